@@ -84,8 +84,8 @@ class MappedFiles:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Return the open file ``number``. If this exceeds the limit of open files, drop the file opened first, which
-        is closed when it is no longer used.
+        """Return the open file ``number``. Above the limit of open files, drop the file opened first, which is closed
+        when no longer used.
 
         There is no lock, because a fork would copy it in a locked state.
         """

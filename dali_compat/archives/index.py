@@ -174,7 +174,6 @@ def indexed(
     """Return the rows and the fingerprints of files. A file without a valid cached index is scanned.
 
     Args:
-        paths: the files.
         options: returns the options that the scan of a file depends on, as JSON-serializable values.
         scan: finds the images of a file. It is called in several threads for several files.
         objects: reads the files if the paths are URLs.

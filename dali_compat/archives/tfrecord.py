@@ -113,8 +113,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
-    """Return the data of the next record, after verifying its checksums. ``left`` is the number of bytes up to the end
-    of the file."""
+    """Return the data of the next record, after verifying its checksums. ``left`` bytes remain in the file."""
     head = file.read(_HEAD)
     if len(head) < _HEAD:
         raise corrupt(path, where, "the file ends within the record")

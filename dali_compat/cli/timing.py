@@ -94,7 +94,6 @@ class Passes:
     Args:
         loader: has more than ``ahead`` batches.
         ahead: number of untimed batches at the start.
-        device: device of the batches.
         done: called after each batch.
     """
 

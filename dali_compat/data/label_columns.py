@@ -140,7 +140,6 @@ def several_labels(
     """Return one float32 vector per cell, with 1 for each label of the cell and 0 for all others.
 
     Args:
-        name: name of the column.
         cells: text, or None for an empty cell, which has no labels.
         separator: text between labels; surrounding spaces are ignored.
         where: returns the location of a row, for errors.

@@ -26,7 +26,7 @@ PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 
 @dataclass(eq=False)
 class LeafRows:
-    """Samples of a batch from the same innermost data set, and their positions in the batch (``rows``)."""
+    """Samples of a batch from one innermost data set. ``rows`` are their positions in the batch."""
 
     leaf: Images  # the innermost data set
     rows: np.ndarray  # (n,) int64, ascending

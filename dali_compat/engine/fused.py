@@ -2,8 +2,8 @@
 
 Steps run as in ops/kernels, except for two groups, which are fused. Leading crops, padding and flips run as one
 torch.gather. On a GPU, conversions of uint8 pixels run as a lookup in a table, which torchvision's functions compute on
-the CPU. The table is exact, but a conversion on the GPU is not, because torch there divides by a scalar by multiplying
-by its reciprocal.
+the CPU. The table is exact. A conversion on the GPU is not, because torch divides by a scalar there by multiplying by
+its reciprocal.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return the bounds (first, last) of the slice of ``steps`` that a table can replace, which are the first to_dtype
-    and the conversions directly after it. The bounds are equal if no step can be replaced."""
+    """Return the bounds (first, last) of the steps that a table can replace, which are the first to_dtype and the
+    conversions directly after it. The bounds are equal if there are none."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1

@@ -23,8 +23,8 @@ _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Return "pil" for a PIL image, otherwise the version of the transform, "v1" or "v2". Kernels compute as this
-    version of torchvision does."""
+    """Return "pil" for a PIL image, otherwise "v1" or "v2", the version of the transform whose arithmetic kernels
+    use."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)

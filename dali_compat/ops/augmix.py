@@ -32,7 +32,7 @@ def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like
 
 
 def _deepest(depth: int) -> int:
-    """Return the maximum number of operations in a chain, which is ``depth``, or 3 if ``depth`` is not positive."""
+    """Return the maximum length of a chain, which is ``depth``, or 3 if ``depth`` is not positive."""
     return depth if depth > 0 else 3
 
 

@@ -190,8 +190,8 @@ def draw_given(sizes, u, *, at, layout, sized):
 
 
 def _checked_size(sizes, sides) -> np.ndarray:
-    """Return the image sizes after a step as recorded in the trace. Raise ImageTooSmall if an image's size before the
-    step is not the recorded one."""
+    """Return the traced image sizes after a step. Raise ImageTooSmall if an image's size before the step is not the
+    traced one."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
         row = int(other.argmax())
@@ -201,7 +201,7 @@ def _checked_size(sizes, sides) -> np.ndarray:
 
 
 def is_given(step: Step) -> bool:
-    """Return True if the data set's own code, instead of a draw, has chosen a step's arguments."""
+    """Return True if the data set's own code has chosen a step's arguments."""
     return step.draw is not None and step.draw.name.startswith("given")
 
 

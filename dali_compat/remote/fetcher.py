@@ -38,8 +38,7 @@ class FetchCounts(NamedTuple):
 
 
 class _Job:
-    """A requested object, used only in the event loop's thread. ``needed`` counts the times that take() still has to
-    return it."""
+    """A requested object, used only in the event loop's thread. take() still has to return it ``needed`` times."""
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0

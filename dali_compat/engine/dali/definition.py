@@ -33,7 +33,6 @@ def define(
 
     Args:
         plan, form, device, load: see DecodePipeline.
-        feed: provides the inputs.
         template: step arguments of any batch. They determine the number and dtypes of the inputs.
     """
     arrays = [array for step in template for array in step.values()]

@@ -27,8 +27,7 @@ _uses_cuda = False  # whether the parent had initialized CUDA at the fork
 
 
 def _before_fork() -> None:
-    """Hold references to all DALI pipelines, including the user's, so that none is freed before the child leaks
-    them."""
+    """Hold references to all DALI pipelines, including the user's, until the child has leaked them."""
     global _uses_cuda
     _uses_cuda = torch.cuda.is_initialized()
     _held[threading.get_ident()] = _all()

@@ -47,7 +47,6 @@ class DecodePipeline:
     Args:
         form: form of the inputs and outputs.
         device: device of the outputs.
-        threads: number of CPU threads.
         depth: maximum number of batches in flight.
         batch_size: maximum number of samples per batch.
         load: share of JPEGs, from 0 to 1, that a GPU's JPEG engines decode.

@@ -78,7 +78,7 @@ class Decoding:
         return False
 
     def read(self) -> Files:
-        """Copy the files. Return those that pass the check, and set ``chosen`` to their indices."""
+        """Return copies of the files that pass the check, and set ``chosen`` to their indices."""
         assert self._files is not None
         files, self.chosen = self._files.checked()
         self._files = None  # frees their memory after decoding

@@ -68,7 +68,6 @@ class Nvjpeg:
             files, lengths: (N,) uint64, host addresses and sizes in bytes.
             outputs: (N, 8) uint64, addresses of four planes and bytes per line of each (nvjpegImage_t).
             longest: longest side in pixels.
-            stream: CUDA stream.
         """
         side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
         if side > self._side:  # otherwise nvJPEG reallocates memory for each larger image

@@ -68,8 +68,8 @@ class VerifiedEngine(JpegEngine):
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two parts of ``rows``, the samples of a batch: those that only the engine decodes, and those that DALI
-        decodes, too, to compare the pixels. DALI decodes all other samples."""
+        """Return two parts of ``rows``: samples that only the engine decodes, and samples that DALI decodes, too, to
+        compare the pixels. DALI decodes the others."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
@@ -125,7 +125,6 @@ class VerifiedEngine(JpegEngine):
         """Start comparing the engine's pixels of N intact files with Pillow's.
 
         Args:
-            locations: locations of the planes.
             chroma: (N,), as in FACTS.
             pixels: Pillow's pixels, (height, width, 3) uint8 each, on the device.
             report: called in another thread with BY_ENGINE or BY_PILLOW for each file, (N,) uint8. Not called if the

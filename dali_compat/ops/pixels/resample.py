@@ -228,7 +228,7 @@ def _matrix(images, axis, size_out, how):
 
 
 def band(first: np.ndarray, last: np.ndarray, size_in: int) -> list[tuple[slice, slice]]:
-    """Return the blocks of a band matrix that contain its nonzero entries, as (slice of outputs, slice of inputs).
+    """Return the blocks of a band matrix as (slice of outputs, slice of inputs).
 
     Output i depends on the inputs from ``first[i]`` to ``last[i]`` (exclusive).
     """
