@@ -66,9 +66,9 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return those of the file ``numbers`` whose views may mix old and new bytes, because the file was written to.
+        """Return the ``numbers`` of files whose views may mix old and new bytes, because they were written to.
 
-        Include files that are missing and not open. A replaced or deleted file keeps its old bytes while it is open.
+        Missing files that are not open are included. A replaced or deleted file keeps its old bytes while it is open.
         """
         found = set()
         for number in numbers:

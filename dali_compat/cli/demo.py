@@ -1,4 +1,4 @@
-"""Load generated images with DALI and with torchvision, and show the plan, the speed and a picture of both.
+"""Load generated images with DALI and with torchvision, and compare speed and pixels.
 
 Needs neither data nor a GPU.
 """

@@ -1,6 +1,6 @@
 """Pack a folder of images into one archive: RecordIO, TFRecord, LMDB or tar.
 
-The files' bytes are stored unchanged. The archive is renamed to its final name when it is complete.
+The files' bytes are stored unchanged. The archive is renamed when it is complete.
 """
 
 import os

@@ -163,7 +163,7 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
-    """Return Header.chroma of a JPEG, which is 0 if it is large, not baseline, or has unusual chroma subsampling."""
+    """Return Header.chroma of a JPEG, or 0 if the JPEG is large, not baseline or unusually subsampled."""
     if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
         return 0
     luma, *others = frame[11 : 11 + 3 * components : 3]

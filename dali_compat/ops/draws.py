@@ -171,11 +171,11 @@ def width_of(layout: Any, sized: bool) -> int:
 
 @draws(uniforms=lambda at, layout, sized: at + width_of(layout, sized))
 def draw_given(sizes, u, *, at, layout, sized):
-    """Return the arguments chosen by the data set's code, which are in ``u`` in place of random numbers, from column
-    ``at`` on.
+    """Return the arguments that the data set's code has chosen. Columns ``at`` and following of ``u`` contain them
+    instead of random numbers.
 
-    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the arrays follow four
-    columns with the (height, width) of the traced image before and after the step.
+    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the (height, width) of the
+    traced image before and after the step come first.
     """
     after = sizes
     if sized:

@@ -126,7 +126,7 @@ def _run(step: Step, images, arrays):
 
 
 def _all(step: Step, images, arrays):
-    """Apply a step to all rows. Images of the same size are processed together."""
+    """Apply a step to all images. Images of the same size are processed together."""
     if isinstance(images, torch.Tensor):
         return kernel_of(step.op)(images, arrays, **step.kwargs)
     if images[0].is_cuda and step.operation.takes_frames and step.kwargs["like"] == "pil":

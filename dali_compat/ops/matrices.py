@@ -39,8 +39,8 @@ _rotate: Any = Image.Image.rotate
 
 
 class _Sized:
-    """A size that Image.rotate() accepts in place of an image. rotate() then returns (height, width) and AFFINE data of
-    its result instead of pixels."""
+    """A size in place of an image for Image.rotate(), which then returns (height, width) and AFFINE data of its result
+    instead of pixels."""
 
     def __init__(self, size):
         self.height, self.width = size

@@ -129,8 +129,8 @@ class Nested:
 
 
 class Branch(NamedTuple):
-    """Transforms of a container that apply to a sample if the container's draw returned ``value``. RandomOrder draws a
-    permutation, whose entry at ``rank`` counts."""
+    """Transforms of a container for samples whose draw equals ``value``. For RandomOrder, which draws a permutation,
+    the entry at ``rank`` is compared."""
 
     value: int
     transforms: tuple[Any, ...]

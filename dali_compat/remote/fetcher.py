@@ -79,7 +79,11 @@ class Fetcher:
             elif isinstance(outcome, ImageReadError):
                 errors[number] = outcome
             else:
-                raise outcome if isinstance(outcome, Exception) else RuntimeError("the epoch is over")
+                raise (
+                    outcome
+                    if isinstance(outcome, Exception)
+                    else RuntimeError("the epoch is over; iter(loader) starts another one")
+                )
         return errors
 
     def close(self) -> None:
@@ -103,7 +107,7 @@ class Fetcher:
 
     async def _take(self, places: list[tuple[Objects, str]]) -> list[Fetched | BaseException]:
         if self._closed:
-            raise RuntimeError("the epoch is over")
+            raise RuntimeError("the epoch is over; iter(loader) starts another one")
         jobs = [self._job(*place) for place in places]
         outcomes = await asyncio.gather(*map(self._start, jobs), return_exceptions=True)
         for job in jobs:

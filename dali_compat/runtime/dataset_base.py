@@ -54,8 +54,8 @@ def suppress_warning() -> None:
 
 
 class QuietWorker:
-    """A worker_init_fn that suppresses the warning and calls the user's ``function``. Spawned workers do not share
-    ``_warned``."""
+    """A worker_init_fn that calls the user's ``function`` and suppresses the warning, because spawned workers do not
+    share ``_warned``."""
 
     def __init__(self, function: Callable[[int], object] | None):
         self._function = function

@@ -104,7 +104,7 @@ def _rebuilt(data, values):
 
 
 class ViewBatches(Sequence):
-    """A sequence of samples with several views, stored as one batch per view.
+    """A sequence of samples of several images each (views), stored as one batch per view.
 
     Attributes:
         batches: for each view, (N, C, H, W) or a list of N images.
@@ -124,7 +124,7 @@ class ViewBatches(Sequence):
         return filled(self.structure, [batch[row] for batch in self.batches])
 
     def each(self, function: Callable[[Any], Any]) -> ViewBatches:
-        """Return ViewBatches with ``function`` applied to each view's batch."""
+        """Apply ``function`` to each view's batch."""
         return ViewBatches(list(map(function, self.batches)), self.structure)
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 
 def take_head_lock() -> None:
-    """Acquire and release CPython's HEAD_LOCK. If a native thread such as gloo's holds it during a fork, the child
-    deadlocks in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
+    """Wait until no thread holds CPython's HEAD_LOCK. If a native thread such as gloo's holds it during a fork, the
+    child deadlocks in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
 
     PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock as well, but may deadlock
     if it runs the garbage collector (issue 106883).
@@ -153,7 +153,7 @@ def data_set_being_read() -> Any:
 
 
 def pipelines_of(kind: Any) -> set[Any]:
-    """Return weak references to all pipelines, which DALI closes at exit. ``kind`` is nvidia.dali.Pipeline.
+    """Return DALI's weak references to all pipelines that it closes at exit. ``kind`` is nvidia.dali.Pipeline.
 
     Pipeline._pipes was added in DALI 1.24.
     """

@@ -1,4 +1,4 @@
-"""Define a DALI pipeline for a plan (the steps of a transform), from its input nodes to its output nodes."""
+"""Define the DALI pipeline of a plan (a transform's steps), from its input nodes to its output nodes."""
 
 from __future__ import annotations
 

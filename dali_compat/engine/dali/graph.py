@@ -2,7 +2,7 @@
 ``op(images, arrays, **args)``.
 
 ``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. All
-operators that are used here exist for CPU and GPU since DALI 1.50.
+operators exist for CPU and GPU since DALI 1.50.
 """
 
 from __future__ import annotations

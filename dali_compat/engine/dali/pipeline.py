@@ -1,4 +1,4 @@
-"""The DALI pipeline of a plan (the steps of a transform). Batches are submitted, and received later.
+"""The DALI pipeline of a plan (a transform's steps). Batches are submitted, and received later.
 
 Only one thread at a time uses the pipeline, either the caller's thread or the one of epoch/prefetch_thread.py. DALI's
 schedule_run() reads the submitted batch from the external sources (transfer.py), and does not wait for the result.

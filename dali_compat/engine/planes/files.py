@@ -56,7 +56,7 @@ class Files:
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return all files and their indices. The files were checked before."""
+        """Return all files, which were checked before, and their indices."""
         return self, np.arange(len(self))
 
     @property

@@ -49,7 +49,7 @@ class Layout(NamedTuple):
 
 
 class PlaneLocations(NamedTuple):
-    """Locations of the planes of N images in one buffer."""
+    """Locations of the planes of N images."""
 
     offsets: np.ndarray  # (N, 3) int64; 0 for missing planes
     pitches: np.ndarray  # (N, 3) int64, bytes per line

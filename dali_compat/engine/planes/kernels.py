@@ -55,7 +55,7 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
     """Return (N,) int32, 1 for images whose region differs from ``pixels``, otherwise 0. ``pixels`` is (bytes,) uint8,
-    the (height, width, 3) regions of all images as another decoder returned them. Does not synchronize."""
+    the (height, width, 3) regions of all images. Does not synchronize."""
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made

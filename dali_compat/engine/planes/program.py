@@ -1,4 +1,4 @@
-"""Run the steps of a plan on decoded planes, with the kernels of kernels.py."""
+"""Run the steps of a plan on decoded planes, with the kernels."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def room(self) -> int:
-        """Bytes of pixels that a batch may submit to compare()."""
+        """Number of bytes of pixels that a batch may submit to compare()."""
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _FREE * _PER_BATCH
         return min(_PER_BATCH, _WAITING - self._waiting(), free // _FREE)
 
