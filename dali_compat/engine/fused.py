@@ -2,8 +2,8 @@
 
 Steps run as in ops/kernels, except for two groups, which are fused. Leading crops, padding and flips run as one
 torch.gather. On a GPU, conversions of uint8 pixels run as a lookup in a table, which torchvision's functions compute on
-the CPU. The table is exact. A conversion on the GPU is not, because torch divides by a scalar there by multiplying by
-its reciprocal.
+the CPU. The table is exact. A conversion on the GPU is not, because torch then multiplies by the reciprocal of a
+divisor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read the arguments of transforms, and determine the arithmetic that torchvision uses."""
+"""Read the arguments of transforms, and determine how torchvision computes."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
-    """Return int32 (count,), 1 for samples for which containers chose the step (all ``gates`` hold), otherwise 0.
+    """Return int32 (count,), 1 for samples that fulfil all ``gates`` (conditions on a container's choice), otherwise 0.
     Return None without gates."""
     if not gates:
         return None

@@ -101,7 +101,7 @@ def kernel_of(op: str) -> Callable:
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
     """Apply a step to a batch, a tensor (N, C, H, W) or, if sizes differ, a list of N tensors. Return the new batch.
 
-    Rows with flag 0 are left unchanged.
+    Images whose ``arrays["flag"]`` is 0 are left unchanged.
     """
     with nullcontext() if step.operation.calls_user else on_the_cpu():
         return _run(step, images, arrays)

@@ -228,7 +228,7 @@ define("identity", unchanged=True, commutes=True, keeps_info=True)
 
 @kernel(takes_lists=True, in_batches=True, keeps_info=True, image=lambda image, row: image)
 def choose(images, arrays):
-    """Return the images unchanged. The operation exists for its draw, which chooses a branch for each sample."""
+    """Return the images unchanged. This operation only serves to draw the branch of each sample."""
     return images
 
 

@@ -133,7 +133,7 @@ def _etag(meta: Any) -> str:
 
 
 def missing_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of errors for missing objects, including S3's for users who may not list the bucket."""
+    """Return the classes of errors for missing objects, including S3's error for users who may not list the bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     return FileNotFoundError, PermissionDeniedError

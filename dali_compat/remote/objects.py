@@ -117,8 +117,7 @@ class Objects:
         return found
 
     def read_each(self, urls: Sequence[str]) -> list[Any]:
-        """Return the bytes of objects as read() does, but an ImageReadError in place of each one that cannot be
-        read."""
+        """Return the bytes of each object, or its ImageReadError if it cannot be read."""
 
         async def one(url: str, turn: asyncio.Semaphore) -> Any:
             async with turn:

@@ -204,7 +204,7 @@ class JpegEngine:
             self._idle.put(decoder)
 
     def disable(self, why: str = f"it has not answered within {_PATIENCE} s") -> None:
-        """Disable the engine with a warning. No result() waits for it from now on."""
+        """Disable the engine with a warning. result() no longer waits for it."""
         if self.disabled:
             return
         self.disabled, self.exact[:] = why, False

@@ -54,8 +54,8 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
-    """Return (N,) int32, 1 for images whose region differs from ``pixels``, otherwise 0. ``pixels`` is (bytes,) uint8,
-    the (height, width, 3) regions of all images. Does not synchronize."""
+    """Return (N,) int32, 1 for images whose region (given in ``rows``) differs from ``pixels``, otherwise 0. ``pixels``
+    is (bytes,) uint8, the (height, width, 3) regions of all images. Does not synchronize."""
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made
@@ -207,7 +207,7 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Return the RGB of pixels ``at`` of an image's region."""
+    """Return the RGB of the pixels ``at``, numbered within the region of the image that the result needs."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 
@@ -229,7 +229,7 @@ def _rgb_at(planes, row, y, x, there):
 
 @triton.jit
 def _colour(planes, rows, region, block: tl.constexpr):
-    """Store the RGB of each image's region, (3, height, width)."""
+    """Store the RGB of the region that each result needs, (3, height, width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
@@ -243,7 +243,8 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` for each image whose region differs from its colors ``wanted``, (height, width, 3)."""
+    """Store 1 in ``made`` for each image whose region (as in ``rows``) differs from the colors ``wanted``, (height,
+    width, 3)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
@@ -286,8 +287,8 @@ def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first
 
 @triton.jit
 def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
-    """Filter each region along the axis that comes first. Store the result in ``made``, (3, region height, W) or
-    (3, H, region width)."""
+    """Filter the region of each image along the axis that comes first. Store the result in ``made``, (3, region height,
+    W) or (3, H, region width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)

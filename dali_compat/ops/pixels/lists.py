@@ -116,7 +116,7 @@ def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
 
 
 def of_similar_size(images: list[torch.Tensor]):
-    """Yield groups of images as (indices, height, width). If padded to this size, at most half of a group is
+    """Yield (indices, height, width) of groups of images. If padded to this size, at most half of a group's pixels are
     padding."""
     sizes = np.array([image.shape[1:] for image in images])
     order = np.lexsort((sizes.max(1), sizes[:, 0] > sizes[:, 1]))
