@@ -156,7 +156,7 @@ def _inner(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
 def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
     """Return (kind, values) of a Feature. Values of kind bytes are (begin, end), and those of kind int64s are ints.
 
-    Floats are not decoded. Their list only tells how many fields contain them.
+    Floats are not decoded, so packed ones count as one value.
     """
     name: str = "nothing"
     values: list[Any] = []

@@ -76,7 +76,8 @@ def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
 
 
 def objects_of(dataset: Any) -> Objects | None:
-    """Return the Objects that reads a data set's images from object storage, or None if they are stored elsewhere."""
+    """Return the Objects instance that reads a data set's images from object storage, or None if they are stored
+    elsewhere."""
     return getattr(dataset, "_objects", None)
 
 

@@ -1,7 +1,7 @@
 """Register kernels, and apply steps to batches.
 
 Kernels run on every device, for images (N, C, H, W) in uint8 0..255 or floating point, and change nothing in place.
-run() selects rows by ``arrays["flag"]`` and groups images by size. Only kernels with ``takes_lists`` receive images of
+run() selects images by ``arrays["flag"]`` and groups them by size. Only kernels with ``takes_lists`` receive images of
 different sizes.
 """
 

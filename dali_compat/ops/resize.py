@@ -161,7 +161,7 @@ def draw_random_resize(sizes, u, *, min_size, max_size):
 
 @draws()
 def draw_resize_lowered(sizes, u, *, resize, crop, passes):
-    """Express a resize, and optionally the crop after it, as one or two calls of DALI's resize.
+    """Compute a resize, and optionally the crop after it, as one or two calls of DALI's resize.
 
     Each call has an output ``size`` and a region of its input in fractional pixels. ``passes`` comes from passes_of().
     """

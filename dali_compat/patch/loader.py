@@ -1,7 +1,7 @@
 """Turn a loader of torch's class, or of a subclass, into a dali_compat.DataLoader during its construction.
 
-Accelerate and Ray Train construct another loader from the script's. In the new loader's constructor, functions of this
-module find the script's loader in the call stack (runtime.internals.framework_calls).
+Accelerate and Ray Train construct another loader from the script's loader. In the new loader's constructor, functions
+of this module find the script's loader in the call stack (runtime.internals.framework_calls).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _reconstruct(kind: type) -> Any:
 
 
 def remedy(error: BaseException) -> str:
-    """Return a remedy for the error that ended the program, or "" if it does not concern the batches' device."""
+    """Return a remedy for the error that ended the program, or "" if the error does not concern the batches' device."""
     text = str(error).lower()
     if not isinstance(error, _ERRORS) or "cuda" not in text or not any(other in text for other in _CPU_NAMES):
         return ""

@@ -127,7 +127,7 @@ class Received(NamedTuple):
 
 
 def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
-    """Return views that do not share memory. DALI computes identical outputs only once, so their views are copied."""
+    """Return each view's images, copied if they share memory. DALI computes identical outputs only once."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()
     for view in images:

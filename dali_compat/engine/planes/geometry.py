@@ -64,7 +64,7 @@ class PlaneLocations(NamedTuple):
 
 def planes_of(sizes: np.ndarray, chroma_x: np.ndarray, chroma_y: np.ndarray) -> PlaneLocations:
     """Return the locations of the planes of N images in one buffer. ``sizes`` (N, 2) are (height, width). ``chroma_x``
-    and ``chroma_y`` (N,) are the pixels per chroma sample; 0 if gray."""
+    and ``chroma_y`` (N,) are pixels per chroma sample; 0 if gray."""
     colour = (chroma_x > 0)[:, None]
     steps = np.stack([chroma_y, chroma_x], 1)
     chroma = np.where(colour, -(-sizes // np.maximum(steps, 1)), 0)
