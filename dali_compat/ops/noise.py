@@ -23,7 +23,7 @@ from .windows import window_arrays
 @register(v1.RandomErasing, v2.RandomErasing, consumes="p scale ratio value inplace")
 def translate_random_erasing(t, spec):
     if spec.kind == "pil" and isinstance(t, v2.RandomErasing):
-        raise Untranslatable(t, "it only warns on PIL images", "put it after ToImage() or ToTensor()")
+        raise Untranslatable(t, "it does not erase PIL images", "put it after ToImage() or ToTensor()")
     refuse_pil(t, spec, "ToTensor()")
     value = None if t.value in (None, "random") else tuple(map(float, per_channel(t, "value", spec)))
     window = draw("erasing", p=t.p, scale=tuple(t.scale), ratio=tuple(t.ratio), random_value=value is None)

@@ -179,8 +179,7 @@ def _agrees(device, channels) -> bool:
 
 
 def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run all operations and interpolations on test images. Return the results of Triton and of torch, both on the
-    CPU."""
+    """Run all operations and interpolations on test images. Return the results of Triton and torch as CPU tensors."""
     chosen = np.array([*CODES.values(), WARP, WARP])
     warps = chosen == WARP
     numbers = np.tile(_MATRIX, (len(chosen), 1))

@@ -154,10 +154,10 @@ def transform_nearest(images, matrix, size, fill):
 
 
 def _fixed_lines(matrix, size, source):
-    """Return the terms of the input coordinates in 16.16 fixed point: x per column and per row, and y per column and
-    per row.
+    """Return four arrays whose sums are input coordinates in 16.16 fixed point: x by column, x by row, y by column, y
+    by row.
 
-    Also return the indices of the images for which _fits() and _scales() are both False.
+    Also return the indices of images for which _fits() and _scales() are both False.
     """
     h, w = size
     a = matrix.T[:, :, None]
