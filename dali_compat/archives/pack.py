@@ -105,7 +105,6 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
     Args:
         folder: a folder of class folders of images.
         out: path of the archive. Its extension, .rec, .tfrecord, .lmdb or .tar, selects the format.
-        bar: whether to show a progress bar.
 
     Raises:
         CannotPack: ``out`` exists, or another process is writing it.

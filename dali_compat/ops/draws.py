@@ -53,7 +53,7 @@ def compute(
 
     Args:
         sizes: (N, 2), the (height, width) of these samples.
-        randoms: takes a random stream's number and a count, and returns uniform numbers (batch size, count).
+        randoms: returns (batch size, count) uniform numbers of a random stream, given (stream, count).
 
     Raises:
         ImageTooSmall: an image is too small for a step, or a step's output has no pixels or more than 2**29.

@@ -24,7 +24,7 @@ _CHECKS = 64  # a process checks the size of the folder after writing 1/64 of th
 class DiskCache:
     """A cache of objects in files. Files are written atomically, and their checksums are verified on each read.
 
-    If the files exceed ``size``, the least recently used ones are removed. Each process checks this from time to time.
+    From time to time, each process removes the least recently used files beyond ``size``.
 
     Args:
         folder: created if it is missing, accessible only to the user. Processes may share it.

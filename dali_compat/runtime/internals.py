@@ -28,7 +28,7 @@ def take_head_lock() -> None:
     """Wait until no thread holds CPython's HEAD_LOCK. If a native thread such as gloo's holds it during a fork, the
     child deadlocks in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
 
-    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock as well, but may deadlock
+    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock, too, but may deadlock
     if it runs the garbage collector (issue 106883).
     """
     if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
