@@ -127,6 +127,7 @@ def test_site_builds_without_warnings(tmp_path):
     command = ["mkdocs", "build", "--strict", "-f", str(ROOT / "packaging" / "mkdocs.yml"), "-d", str(tmp_path)]
     subprocess.run(command, check=True)
     assert "class=" in (tmp_path / "reference.html").read_text()
+    assert 'src="batch.jpg"' in (tmp_path / "index.html").read_text()  # README.md is the first page
 
 
 def test_conda_recipe_requires_the_package_requirements():
