@@ -158,6 +158,15 @@ def test_strip_shows_the_images_of_both_loaders(monkeypatch):
     assert np.abs(theirs.astype(int) - ours).max() < 5
 
 
+def test_batch_of_readme_is_drawn_by_its_script(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["batch.py"])
+    runpy.run_path(str(ROOT / "benchmarks" / "batch.py"))["main"](tmp_path / "batch.jpg")
+    drawn, committed = (
+        np.asarray(Image.open(folder / "batch.jpg")).astype(int) for folder in (tmp_path, ROOT / "docs")
+    )
+    assert np.abs(drawn - committed).mean() < 1  # levels of 255; versions of torchvision and DALI round differently
+
+
 def test_readme_script_measures_the_figure(monkeypatch):
     """On a GPU and on a CPU."""
     monkeypatch.setattr(sys, "argv", ["readme.py"])
