@@ -271,6 +271,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             return ResidentIterator(self, route)
         if route.table is not None:
             return traced_iterator(self, route, before)
+        route.begin_decoder()  # if CUDA was not initialized in the constructor
         return OrderedIterator(self, route)
 
     @end_daemons_at_exit
