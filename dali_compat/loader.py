@@ -300,7 +300,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if isinstance(route, FallbackRoute) or in_processes(route):
             why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")
             raise RuntimeError(
-                f"a persistent iterator cannot change to torchvision; pass persistent_workers=False: {why}"
+                f"a persistent iterator cannot switch to PyTorch's loader, which the next epoch needs because {why}; "
+                "pass persistent_workers=False"
             )
         return route
 

@@ -189,7 +189,7 @@ def test_driver_older_than_dali_names_a_compatible_variant(machine):
     machine(_import_dali=working(13492), driver_cuda=(12, 4))
     assert installation.dali_problem() is None  # the CPU backend still works
     problem = installation.dali_problem(gpu=True)
-    assert "DALI is built for CUDA 13, the NVIDIA driver offers CUDA 12.4" in problem
+    assert "DALI is built for CUDA 13, but the NVIDIA driver supports only CUDA 12.4" in problem
     assert "pip uninstall -y nvidia-dali-cuda130 && pip install --upgrade nvidia-dali-cuda120" in problem
     assert "driver 580 or newer" in problem and "\n" not in problem
 

@@ -98,7 +98,7 @@ def _save_or_warn(root: str, save: Callable[[], object]) -> None:
     try:
         save()
     except OSError as error:
-        what = f"the list of {root} cannot be saved, so the folder is listed again at the next start: {error}"
+        what = f"the list of {root} cannot be saved ({error}), so each start lists the folder again"
         warnings.warn(what, stacklevel=stack_level())
 
 

@@ -218,8 +218,8 @@ def _build(entries: list[Entry], scan) -> None:
             is_saved = list(pool.map(build, entries))
     if not all(is_saved):
         path, folder = entries[is_saved.index(False)].path, saved.cache_folder()
-        what = f"the index of {path} can be saved neither next to it nor in {folder}"
-        warnings.warn(f"{what}, so it will be built again at the next start", stacklevel=stack_level())
+        what = f"cannot save the index of {path} next to the archive or in {folder}"
+        warnings.warn(f"{what}; each start builds the index again", stacklevel=stack_level())
 
 
 class Entry:

@@ -129,7 +129,7 @@ class DALILMDB(Archive):
         if all(name.isdecimal() for name in found):
             numbers = [int(name) for name in found]
             if not is_target(max(numbers)):
-                raise ValueError(f"label_pattern {self.label_pattern!r} finds {max(numbers)}, not a class number")
+                raise ValueError(f"label_pattern {self.label_pattern!r} finds {max(numbers)}, too large for a class")
             return numbers
         self.classes = sorted(set(found))
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
@@ -238,7 +238,7 @@ class Database:
             else:
                 todo += [self._child(begin, node) for node in reversed(nodes)]
         if found != self.entries:
-            raise corrupt(self._path, "its pages", f"they hold {found} keys, not the {self.entries} declared")
+            raise corrupt(self._path, "its pages", f"they hold {found} keys, but the database declares {self.entries}")
 
     def _meta(self, at: int) -> tuple[int, int, int, int]:
         """Return (transaction, entries, root, page size in bytes) of a meta page."""

@@ -120,12 +120,12 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
     sidecars = [classes_file(out)] + ([out.with_suffix(".idx")] if out.suffix == ".rec" else [])
     for path in (out, *sidecars):
         if os.path.lexists(path):
-            raise CannotPack(f"{path} exists, and is not overwritten")
+            raise CannotPack(f"{path} exists; remove it, or write to another path")
     source = _Source(folder)
     try:
         work.mkdir()
     except FileExistsError:
-        raise CannotPack(f"another process is packing into {work}; remove it if there is no such process") from None
+        raise CannotPack(f"{work} exists, so another process may be packing; if none is, remove this folder") from None
     except OSError as error:
         raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
     try:
@@ -154,7 +154,7 @@ def upload(dataset: Archive, url: str) -> None:
     objects, (path,) = Objects(), map(Path, dataset.files)
     folder = url.rpartition("/")[0]
     if objects.exists(url):
-        raise CannotPack(f"{redacted(url)} exists, and is not overwritten")
+        raise CannotPack(f"{redacted(url)} exists; remove it, or write to another URL")
     for sidecar in (path.with_suffix(".idx"), classes_file(path)):
         if sidecar.exists():
             objects.put(f"{folder}/{sidecar.name}", sidecar)

@@ -54,7 +54,7 @@ def varint(data, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         shift += 7
-    raise Malformed("a number does not end")
+    raise Malformed("a variable-length integer does not end")
 
 
 def signed(value: int) -> int:

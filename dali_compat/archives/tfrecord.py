@@ -93,17 +93,17 @@ class DALITFRecord(Archive):
 
     def _find(self, data: bytes, path: str, where: str) -> tuple[int, int, int]:
         """Return (begin of the image in ``data``, its end, label)."""
-        features = _features(data)
-        for key in (self.image_key, self.label_key):
+        features, found = _features(data), []
+        for key, expected in ((self.image_key, "bytes"), (self.label_key, "int64s")):
             if key not in features:
                 known = ", ".join(sorted(features)) or "none"
                 raise unsupported(path, where, f"it has no feature {key!r}; it has {known}")
-        images, labels = _list(data, *features[self.image_key]), _list(data, *features[self.label_key])
-        if images[0] != "bytes" or len(images[1]) != 1:
-            raise unsupported(path, where, f"{self.image_key!r} has {len(images[1])} {images[0]}, not one bytes value")
-        if labels[0] != "int64s" or len(labels[1]) != 1:
-            raise unsupported(path, where, f"{self.label_key!r} has {len(labels[1])} {labels[0]}, not one int64")
-        return *images[1][0], labels[1][0]
+            kind, values = _list(data, *features[key])
+            if kind != expected or len(values) != 1:
+                what = f"{key!r} needs one value of type {expected}, has {len(values)} of type {kind}"
+                raise unsupported(path, where, what)
+            found += values
+        return *found[0], found[1]
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -120,9 +120,9 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
     (length,), (crc,) = _LENGTH.unpack_from(head), _CRC.unpack_from(head, _LENGTH.size)
     if masked_crc32c(head[: _LENGTH.size]) != crc:
         if head[:2] == b"\x1f\x8b":
-            raise unsupported(path, where, "the file is compressed (gzip), which has no random access: decompress it")
+            raise unsupported(path, where, "the file is compressed (gzip), so it has no random access; decompress it")
         raise corrupt(
-            path, where, "the checksum of its length is wrong; the file is damaged, compressed or no TFRecord"
+            path, where, "the checksum of its length is wrong; the file is damaged, compressed or not a TFRecord file"
         )
     if _HEAD + length + _TAIL > left:
         raise corrupt(path, where, f"the file ends {_HEAD + length + _TAIL - left} bytes before the record does")

@@ -41,7 +41,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
     head = file.read(BLOCK)
     for magic, name in _OTHER_FORMATS.items():
         if head.startswith(magic):
-            what = f"the file is compressed ({name}), which has no random access: decompress it"
+            what = f"the file is compressed ({name}), so it has no random access; decompress it"
             raise unsupported(path, "byte 0", what)
     file.seek(0)
     tar, at = None, 0

@@ -28,7 +28,7 @@ _ENDINGS = {
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
 
 
-SIZES_DIFFER = "the images of a batch need one height x width"  # as in epoch/collate.py, which would import torch
+SIZES_DIFFER = "the images of a batch must have the same height x width"  # as in epoch/collate.py, which imports torch
 _REMEDY = (
     "--on-error replace loads another image instead, --on-error skip leaves it out of its batch (on_error= of "
     "dali_compat.DataLoader); `python -m dali_compat check` lists all such files"

@@ -89,7 +89,7 @@ def _torch() -> Check:
         problem = f"it is the CPU-only build, but there is an NVIDIA driver ({offered})"
         return Check("torch", value, problem, f"install a CUDA build of torch: {_TORCH}")
     if int(built_for.split(".")[0]) > driver[0]:
-        problem = f"it is built for CUDA {built_for}, the NVIDIA driver offers {offered}"
+        problem = f"it is built for CUDA {built_for}, but the NVIDIA driver supports only {offered}"
         return Check("torch", value, problem, f"install a newer NVIDIA driver, or torch for an older CUDA: {_TORCH}")
     return Check("torch", value)
 

@@ -61,10 +61,10 @@ def _checked_leaf(dataset: Any) -> Images:
     elif reader is not None:
         reader.check(dataset)
     elif (known := known_class_of(dataset)) is not None:
-        what = f"{name} is a subclass of torchvision's {known.__name__}, which may behave differently"
+        what = f"{name} is a subclass of torchvision's {known.__name__} and may behave differently"
         raise Unsupported(f"{what}; use {known.__name__} itself and move the added code into transform")
     else:
-        what = f"{name} is not an image folder or an archive of images, nor a Subset or ConcatDataset of such"
+        what = f"{name} is not an image folder or an archive of images, or a Subset or ConcatDataset of these"
         raise Unsupported(what + remedy_for(dataset))
     transforms_of(dataset)
     return dataset

@@ -107,8 +107,8 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         lists = type(self).find_classes, type(self).make_dataset
         is_own = lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
         if is_own and self._objects is not None:
-            what = f"find_classes() or make_dataset() of {type(self).__name__} (overridden)"
-            raise ValueError(f"{what} supports only local folders, not {redacted(str(root))}")
+            what = f"{type(self).__name__} overrides find_classes() or make_dataset()"
+            raise ValueError(f"{what}, so it needs a local folder, not {redacted(str(root))}")
         if index_cache and (is_own or is_valid_file is not None):
             raise ValueError(
                 "index_cache cannot be combined with is_valid_file or overridden listing methods; leave index_cache out"

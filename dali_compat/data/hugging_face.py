@@ -201,7 +201,7 @@ def _check(dataset: Any) -> None:
         raise TypeError(f"dataset must be a datasets.Dataset, got {type(dataset).__name__}")
     if dataset.format["type"] == "custom":
         raise ValueError(
-            "the data set has a transform (set_transform); call reset_format() and pass it as transform= instead"
+            "the data set has a transform (set_transform); call its reset_format() and pass the transform as transform="
         )
 
 

@@ -191,7 +191,9 @@ class DALIImageTable(DALIImageList):
         values = [(name, rows.columns[name]) for name in names]
         if separator is not None:
             if not separator or not single or not values:
-                raise ValueError(f"separator={separator!r} must not be empty, and needs one column of targets")
+                raise ValueError(
+                    f"separator needs a non-empty text and one target column, got {separator!r}, {target!r}"
+                )
             labels = several_labels(*values[0], separator, rows.where, classes)
         else:
             if rows.text and classes is None:

@@ -89,7 +89,7 @@ def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
     """Raise ValueError if one of the columns ``names`` is missing, or occurs twice."""
     for name in names:
         if list(there).count(name) > 1:
-            raise ValueError(f"{table} has several columns {name!r}")
+            raise ValueError(f"{table} has several columns named {name!r}")
         if name not in there:
             near = difflib.get_close_matches(str(name), list(map(str, there)), 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
@@ -122,11 +122,11 @@ def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, in
     """
     known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):
-        raise ValueError(f"classes must be a list, in the order of the numbers; got a {type(classes).__name__}")
+        raise ValueError(f"classes must be an ordered list of names, got a {type(classes).__name__}")
     for name, times in Counter(known).items():
         if times > 1 or not isinstance(name, str):
             what = f" {times} times" if times > 1 else f", but cells are text; write {str(name)!r}"
-            raise ValueError(f"classes has {name!r}{what}")
+            raise ValueError(f"classes contains {name!r}{what}")
     return {name: at for at, name in enumerate(known)}
 
 

@@ -100,7 +100,7 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
     if type(both) is not StandardTransform:
         name = type(dataset).__name__
         raise Unsupported(
-            f"{name} has transforms= for image and target together; pass transforms of the image only as transform="
+            f"{name} has transforms=, which gets image and target; if it only changes images, pass it as transform="
         )
     return both.transform, both.target_transform
 

@@ -132,9 +132,9 @@ def fetch(sources: list[Source]) -> None:
 
 
 def overwritten(sources: Sequence[Source]) -> np.ndarray:
-    """Return a bool array of shape (N,), True for records whose bytes may have changed since fetch().
+    """Return a bool array of shape (N,), True for sources whose bytes may have changed since fetch().
 
-    Such bytes must not be accessed, because the file may be shorter now.
+    Do not access such bytes, because the file may be shorter now.
     """
     found = np.zeros(len(sources), bool)
     for rows in _by_store(sources):
@@ -144,7 +144,7 @@ def overwritten(sources: Sequence[Source]) -> np.ndarray:
 
 
 def _by_store(sources: Sequence[Source]) -> list[list[int]]:
-    """Return the positions of the records in ``sources``, grouped by store."""
+    """Return the positions of each store's Records in ``sources``."""
     rows_by_store: dict[int, list[int]] = {}
     for row, source in enumerate(sources):
         if is_record(source):

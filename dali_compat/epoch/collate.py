@@ -61,7 +61,7 @@ class UserCollate:
             if isinstance(error, torch.cuda.OutOfMemoryError) or not re.search("cuda|device", str(error)):
                 raise
             name = getattr(function, "__qualname__", type(function).__name__)
-            what = f"collate_fn {name} cannot take samples on a GPU ({error}): every batch is copied to the CPU for it"
+            what = f"collate_fn {name} cannot take samples on a GPU ({error}); every batch is copied to the CPU for it"
             report_fallback(what, self._fallback, set())
         set_generators(before)
         with generators():
@@ -132,7 +132,7 @@ _NOTHING = object()
 _ENTRY = "sample {} of the batch"
 _SIZES = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
 _GRAY = "Convert the images, as by Image.open(path).convert('RGB')"
-_LISTS = "Keep values that differ in lists, by a collate_fn such as lambda batch: tuple(zip(*batch))"
+_LISTS = "Pass a collate_fn that returns lists or tuples, such as lambda batch: tuple(zip(*batch))"
 _NONE = "Return a sample without None for every index"
 _TYPES = "Return the same types and structure for every index"
 _TENSOR = "Put ToTensor(), or v2.ToImage() and v2.ToDtype(torch.float32, scale=True), before this transform"
@@ -165,7 +165,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
             remedy = _GRAY if first.shape[0] != other.shape[0] else _SIZES
         if remedy is _SIZES and first.shape[1:] != other.shape[1:]:
             pair = (f"{name(i)}: {one.shape[1]} x {one.shape[2]}" for i, one in ((0, first), (row, other)))
-            what = f"the images of a batch need one height x width ({'; '.join(pair)})"
+            what = f"the images of a batch must have the same height x width ({'; '.join(pair)})"
         else:
             what = f"{name(0)} has {words}, {name(row)} has {others}" + (place and f" at {place}")
         error.args = ("; ".join(map(str, (*error.args, f"{what}. {remedy}"))),)
@@ -191,7 +191,7 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
     hits = ((re.search(pattern, last), remedy) for pattern, remedy in _REMEDIES.items())
     default = _out_of_range(dataset, indices) if isinstance(error, IndexError) else ""
     if re.search("ind(ex|ices)", last) and not all(isinstance(index, (int, np.integer)) for index in indices):
-        default = f"Check that the sampler gives integers, it gave {indices!r:.80}"
+        default = f"The sampler must return integers, but it returned {indices!r:.80}"
     remedy = next((hit.expand(remedy) for hit, remedy in hits if hit), default)
     for row, index in enumerate(indices):
         text = text.replace(_ENTRY.format(row), name(index)) if "of the batch" in text else text

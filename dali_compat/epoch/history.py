@@ -139,14 +139,14 @@ class History:
             ValueError: the state is invalid, or ``strict`` is True and a different loader saved it. The message lists
                 the differences.
         """
-        if not isinstance(state, dict):
+        if not isinstance(state, dict) or (state and "version" not in state):
             raise ValueError(f"invalid loader state: pass the result of state_dict(), got {state!r:.80}")
         if not state:
             self._clear()
             return
-        if not isinstance(state.get("version"), int) or state["version"] != VERSION:
-            known = f"its version is {state['version']!r}, not {VERSION}" if "version" in state else f"{state!r:.80}"
-            raise ValueError(f"invalid loader state, or saved by another version of dali_compat: {known}")
+        if not isinstance(version := state["version"], int) or version != VERSION:
+            what = f"field 'version' must be {VERSION}, got {version!r:.80}"
+            raise ValueError(f"invalid loader state: {what}; load it with the version of dali_compat that saved it")
         rank, world = _ranks(loader)
         if "merged" in state:
             merged = state["merged"]
@@ -164,7 +164,7 @@ class History:
         if drawn and state["begun"]:
             warnings.warn(f"the samples match the state, but random numbers will differ: {drawn[0]}", stacklevel=3)
         if state["begun"] and (state["laps"] is None) == _is_persistent(loader):
-            text = "resuming from this state is exact only until the end of its epoch: persistent_workers has changed"
+            text = "resuming is exact only until the end of the state's epoch, because persistent_workers has changed"
             warnings.warn(text, stacklevel=3)
         if state["epoch"] is None:
             load_object_states(loader, {"sampler": state["sampler"]})
@@ -211,8 +211,8 @@ def merge_states(states: Sequence[State]) -> State:
             at_place.setdefault(_where(state), []).append(str(rank))
         at = "; ".join(f"{where}: rank {', '.join(of_them)}" for where, of_them in at_place.items())
         raise ValueError(
-            f"the ranks are not at the same batch ({at}): take their states after the same step. If ranks save "
-            "separately and a crash came in between, use the state of the rank whose model you load on all ranks"
+            f"the states of the ranks are from different batches ({at}); save all states after the same step, or load "
+            "on all ranks the state of the rank whose model you load"
         )
     return {"version": VERSION, "merged": by_rank}
 

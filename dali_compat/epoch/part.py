@@ -142,7 +142,7 @@ def as_transformed(
     if spec.size is not None and (wrong := wrong_sizes(images, np.array([spec.size]))).any():
         row, ops = int(wrong.argmax()), ", ".join(step.op for step in plan.steps)
         what = f"{ops} returned an image of size {tuple(images[row].shape[-2:])}, expected {spec.size}"
-        raise RuntimeError(f"{what}, for the epoch's sample {owner.position(rows[row])}")
+        raise RuntimeError(f"{what}, for the sample at position {owner.position(rows[row])} of the epoch")
     if spec.kind == "pil":
         known = infos(rows) if keeps_info(plan) else ()
         return as_samples([image.movedim(-3, -1).cpu() for image in images], "pil", known)

@@ -67,14 +67,14 @@ def translate_random_channel_permutation(t, spec):
 def translate_random_posterize(t, spec):
     _refuse_floats_of_v1(t, spec)
     if spec.kind == "pil" and not 1 <= t.bits <= 8:
-        raise Untranslatable(t, f"Pillow refuses bits={t.bits}, or makes the image black")
+        raise Untranslatable(t, f"bits={t.bits} is not a number from 1 to 8")
     return (maybe(t, spec, "posterize", bits=int(t.bits)),)
 
 
 @register(v1.RandomSolarize, v2.RandomSolarize, consumes="threshold p")
 def translate_random_solarize(t, spec):
     if spec.kind != "pil" and not 0 <= t.threshold <= (255 if spec.dtype == torch.uint8 else 1):
-        raise Untranslatable(t, f"threshold={t.threshold} is beyond the values of {spec.dtype}")
+        raise Untranslatable(t, f"threshold={t.threshold} is out of range for {spec.dtype}")
     return (maybe(t, spec, "solarize", threshold=float(t.threshold)),)
 
 

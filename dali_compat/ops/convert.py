@@ -164,7 +164,7 @@ def apply(images, arrays, *, function, spec, **args):
         gave = f"{name}() returned {tuple(made.shape)} of {made.dtype}"
         text = f"{gave}, but its translation declares {wanted} of {spec.dtype}"
         remedy = f"declare it as on_batch({name}, spec.but(size=(height, width), channels=..., dtype=...))"
-        raise ValueError(f"{text}: {remedy}")
+        raise ValueError(f"{text}; {remedy}")
     return made
 
 

@@ -98,12 +98,12 @@ def translate_erase(t, spec):
     if torch.device(t.device).type != "cpu" and not torch.cuda.is_available():
         raise Untranslatable(t, f"device={t.device} is not available", "pass device='cpu'")
     random = t.rand_color or t.per_pixel
-    if (random and not spec.dtype.is_floating_point) or not 0 <= t.min_count <= t.max_count:
+    if random and not spec.dtype.is_floating_point:
         raise Untranslatable(
-            t,
-            f"min_count={t.min_count} and max_count={t.max_count} are not supported for {spec.dtype}",
-            "use 0 <= min_count <= max_count and, for random colors, convert to floating point before it",
+            t, f"random colors are not supported for {spec.dtype}", "convert to floating point before it"
         )
+    if not 0 <= t.min_count <= t.max_count:
+        raise Untranslatable(t, f"min_count={t.min_count} must be from 0 to max_count={t.max_count}")
     options = {"p": float(t.probability), "area": (t.min_area, t.max_area), "log_ratio": tuple(t.log_aspect_ratio)}
     if t.rand_color and not t.per_pixel:
         op, how = "erase_with_color", {}

@@ -78,7 +78,7 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
     _refuse_other_code(ops[0], _AUGMENT_OP)
     shared = {(_interpolations(t, op), _fill(t, op, spec)) for op in ops}
     if len(shared) > 1:
-        raise Untranslatable(t, "its operations have several interpolations or fill colors")
+        raise Untranslatable(t, "its operations differ in interpolation or fill color")
     interpolations, fill = shared.pop()
     try:
         descriptions = tuple(_description(t, op, len(interpolations)) for op in ops)

@@ -112,9 +112,8 @@ def check_nothing_is_skipped_twice() -> None:
 
 
 def options_of(dataset: Any) -> dict[str, Any]:
-    """Return the options of the script's loader over ``dataset``, if a framework constructs another loader from it.
-
-    Return {} without a framework. The device defaults to that of Accelerate's process.
+    """Return the options of the loader that the script created over ``dataset``, from which a framework now creates
+    another loader. Return {} if no framework does. With Accelerate, the default device is that of its process.
     """
     options: dict[str, Any] = {}
     for one in _script_loaders(dataset):

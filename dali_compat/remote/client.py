@@ -148,7 +148,7 @@ def _obstore() -> Any:
     try:
         import obstore
     except ImportError:
-        raise ImportError("object storage is read with obstore: pip install obstore") from None
+        raise ImportError("object storage needs the obstore package: pip install obstore") from None
     return obstore
 
 
@@ -201,9 +201,7 @@ class Hub:
 
             self._files = fsspec.filesystem("hf", **options)
         except ImportError:
-            raise ImportError(
-                "the Hugging Face Hub is read with two packages: pip install huggingface_hub fsspec"
-            ) from None
+            raise ImportError("hf:// URLs need two packages: pip install huggingface_hub fsspec") from None
         self._root = root.partition("://")[2]
 
     async def get(self, url: str) -> tuple[bytes, Mapping[str, Any]]:

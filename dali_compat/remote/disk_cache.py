@@ -64,7 +64,7 @@ class DiskCache:
             saved.write(self._path(name), _packed(fetched))
         except OSError as error:
             self._is_writable = False
-            warnings.warn(f"disk_cache {self.folder} is not written to any more: {error}", stacklevel=stack_level())
+            warnings.warn(f"disk_cache {self.folder} is no longer written to: {error}", stacklevel=stack_level())
             return
         with self._lock:
             self._written += len(fetched.data)

@@ -41,8 +41,8 @@ def event_loop() -> asyncio.AbstractEventLoop:
     global _loop, _thread
     if _is_forked:
         raise RuntimeError(
-            "this process was forked after its parent had read objects; it can index data sets in object storage, "
-            "but neither list them nor iterate loaders over them; start it with multiprocessing.get_context('spawn')"
+            "cannot list object storage, or iterate over a loader of it, because this process was forked after its "
+            "parent had read objects; start the process with multiprocessing.get_context('spawn')"
         )
     if _is_exiting:
         raise RuntimeError("cannot read objects because the program is exiting")

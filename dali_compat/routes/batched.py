@@ -79,7 +79,7 @@ class Batched(nn.Module):
         if not len(images):
             raise ValueError("batched() takes one image or more, got an empty batch")
         if others and version_of(self.transform) != "v2":
-            raise TypeError(f"{type(self.transform).__name__} takes only images; transforms of v2 take boxes and masks")
+            raise TypeError(f"{type(self.transform).__name__} takes only images; use v2 transforms for boxes and masks")
         try:
             plan = self._plan(images, others)
         except Unsupported as error:

@@ -89,7 +89,7 @@ def driver_problem() -> Problem | None:
         return None
     oldest = OLDEST_DRIVER.get(needed)
     newer_driver = f"install NVIDIA driver {oldest} or newer" if oldest else "install a newer NVIDIA driver"
-    reason = f"DALI is built for CUDA {needed}, the NVIDIA driver offers CUDA {driver[0]}.{driver[1]}"
+    reason = f"DALI is built for CUDA {needed}, but the NVIDIA driver supports only CUDA {driver[0]}.{driver[1]}"
     if driver[0] not in OLDEST_DRIVER:
         return Problem(reason, newer_driver)
     remove = f"pip uninstall -y {' '.join(sorted(dali_distributions()))} && " if dali_distributions() else ""

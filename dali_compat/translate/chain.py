@@ -163,7 +163,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     if not container.complete:
         gives.append(spec)
     if len({g.but(size=None) for g in gives}) > 1:
-        raise Untranslatable(container.name, "its transforms return images that differ in more than their size")
+        raise Untranslatable(container.name, "its transforms return images of different dtypes, channels or kinds")
     sizes = {g.size for g in gives}
     after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
     last = max(s.stream for entry in (choose, *entries) for s in entry.steps)

@@ -239,7 +239,7 @@ def test_a_database_with_fewer_keys_than_declared_is_refused(packed, tmp_path):
     for meta in (0, 4096):
         data[meta + 120 : meta + 128] = (13).to_bytes(8, "little")  # MDB_meta.mm_dbs[MAIN_DBI].md_entries
     path.write_bytes(data)
-    with pytest.raises(ImageReadError, match="they hold 12 keys, not the 13 declared"):
+    with pytest.raises(ImageReadError, match="they hold 12 keys, but the database declares 13"):
         DALILMDB(tmp_path / "db")
 
 

@@ -72,7 +72,7 @@ def test_pack_does_not_overwrite_files(packed, kind, tmp_path):
     names = [out.name, f"{out.name}.classes.txt"] + (["all.idx"] if kind == "rec" else [])
     for name in names:
         (tmp_path / name).write_text("precious")
-        with pytest.raises(CannotPack, match=f"{name} exists, and is not overwritten"):
+        with pytest.raises(CannotPack, match=f"{name} exists; remove it"):
             pack(packed / "images", out)
         assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "precious"
         (tmp_path / name).unlink()
@@ -90,7 +90,7 @@ def test_a_file_that_changes_during_packing_raises(source, tmp_path, monkeypatch
 
 def test_pack_is_refused_while_another_process_packs(packed, tmp_path):
     (tmp_path / "all.rec.partial").mkdir()
-    with pytest.raises(CannotPack, match=r"another process is packing into .*; remove it if there is no such process"):
+    with pytest.raises(CannotPack, match=r"exists, so another process may be packing; if none is, remove this folder"):
         pack(packed / "images", tmp_path / "all.rec")
     (tmp_path / "all.rec.partial").rmdir()
     assert pack(packed / "images", tmp_path / "all.rec") == 12
@@ -112,7 +112,7 @@ def test_pack_command_writes_the_archive_and_its_index(packed, kind, tmp_path, c
     assert list(inside(out).parent.glob(".*.dali_compat-index.npz"))  # so that training starts without indexing
     assert content(out) == content(packed / f"all.{kind}")
     assert cli.main(["pack", str(packed / "images"), str(out)]) == 1
-    assert capsys.readouterr().err == f"pack: {out} exists, and is not overwritten\n"
+    assert capsys.readouterr().err == f"pack: {out} exists; remove it, or write to another path\n"
 
 
 def test_pack_command_after_an_error_leaves_no_files(packed, tmp_path, capsys, monkeypatch):

@@ -229,7 +229,7 @@ def test_unsupported_data_sets_and_columns_are_refused(rows):
         "a streamed data set has no random access": (TypeError, dataset.to_iterable_dataset(), {}),
         r"pass a split such as dataset\['train'\]": (TypeError, hf.DatasetDict(train=dataset), {}),
         "must be a datasets.Dataset, got list": (TypeError, [], {}),
-        "pass it as transform= instead": (ValueError, dataset.with_transform(lambda batch: batch), {}),
+        "pass the transform as transform=": (ValueError, dataset.with_transform(lambda batch: batch), {}),
         "no column 'img' .did you mean 'image'..; it has 'image', 'label', 'text'": (
             ValueError,
             dataset,

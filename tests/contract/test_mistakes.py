@@ -105,7 +105,7 @@ SAMPLES = {
         lambda sample, i: (sample[0], "cat" if i == 1 else 0),
     ),
     "boxes": (
-        ("index 1 has", "(2, 4) at [1]", "by a collate_fn"),
+        ("index 1 has", "(2, 4) at [1]", "Pass a collate_fn"),
         lambda sample, i: (sample[0], torch.zeros(i + 1, 4)),
     ),
     "structures": (("index 1", "Return the same types"), lambda sample, i: sample if i != 1 else {"image": sample[0]}),
@@ -113,7 +113,7 @@ SAMPLES = {
 LENGTHS = {
     "too long": ("If index 8 has no sample, correct Files.__len__(), which returns 9", {}),
     "sampler beyond the end": ("Index 99 is out of range for 9 samples. Check the sampler", {"sampler": [0, 99]}),
-    "sampler of floats": ("Check that the sampler gives integers, it gave [0, 1.0]", {"sampler": [0, 1.0]}),
+    "sampler of floats": ("The sampler must return integers, but it returned [0, 1.0]", {"sampler": [0, 1.0]}),
 }
 ARGUMENTS = {
     "batch size": ({"batch_size": -1}, "batch_size=-1"),

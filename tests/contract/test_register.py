@@ -173,7 +173,7 @@ def test_registered_resize_without_declared_size_raises(image_root, registry, fi
 
 WRONG = {
     "one channel of three": (lambda images: images[:, :1], r"\(2, 3, 40, 40\)"),
-    "floats before ToTensor, not divided by 255": (lambda images: images**0.5, "of torch.uint8: .*dtype="),
+    "floats before ToTensor, not divided by 255": (lambda images: images**0.5, "of torch.uint8; .*dtype="),
 }
 
 

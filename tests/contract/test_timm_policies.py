@@ -317,10 +317,13 @@ REFUSED = {
     "a level": (lambda t: setattr(t.ops[3], "level_fn", lambda level, _: 1 / 0), "Rotate is not supported"),
     "another level": (lambda t: setattr(t.ops[3], "level_fn", aa._shear_level_to_arg), "Rotate is not supported"),
     "another bound": (lambda t: setattr(t.ops[3], "magnitude_max", "5"), "raises TypeError"),
-    "no reach": (lambda t: vars(t.ops[3]).update(vars(aa.AugmentOp("TranslateX")) | {"hparams": {}}), "several inter"),
+    "no reach": (
+        lambda t: vars(t.ops[3]).update(vars(aa.AugmentOp("TranslateX")) | {"hparams": {}}),
+        "differ in inter",
+    ),
     "half a layer": (lambda t: setattr(t, "num_layers", 1.5), "num_layers=1.5"),
     "weights": (lambda t: setattr(t, "choice_weights", [1.0] * 15), "choice_weights"),
-    "a fill of one": (lambda t: t.ops[3].kwargs.update(fillcolor=(1, 2, 3)), "several interpolations or fill"),
+    "a fill of one": (lambda t: t.ops[3].kwargs.update(fillcolor=(1, 2, 3)), "differ in interpolation or fill"),
     "a filter": (lambda t: [op.kwargs.update(resample=Image.LANCZOS) for op in t.ops], "cannot warp with resample"),
     "a fractional fill": (lambda t: [op.kwargs.update(fillcolor=(0.5, 1, 2)) for op in t.ops], "img_mean"),
     "no operations": (lambda t: t.ops.clear(), "no operations"),
@@ -415,7 +418,11 @@ def test_unsupported_random_erasing_is_refused():
         vars(other).update(change)
         assert translate(T.Compose([T.ToTensor(), other])).refused
     other = RandomErasing(0.5, mode="pixel", device="cpu")
-    assert "are not supported for torch.uint8" in str(translate(T.Compose([T.PILToTensor(), other])).refused)
+    assert "random colors are not supported for torch.uint8" in str(
+        translate(T.Compose([T.PILToTensor(), other])).refused
+    )
+    other = RandomErasing(0.5, min_count=3, max_count=2, device="cpu")
+    assert "min_count=3 must be from 0 to max_count=2" in str(translate(T.Compose([T.ToTensor(), other])).refused)
 
 
 # ---- ToNumpy

@@ -317,7 +317,13 @@ claim(
     *spread(_TWO[1]),
 )
 
-claim(MEASURED, "one of {} threads with {} batches in flight, and three of {} threads", 4, 5, 2)  # as in _HANDS
+claim(
+    MEASURED,
+    'a pipeline with {} threads and {} batches in flight. "Three" are three pipelines, each with {} threads',
+    4,
+    5,
+    2,
+)  # _HANDS
 
 # ---- transforms
 
@@ -728,7 +734,7 @@ claim("CHANGELOG.md", "## [{}] - 2026-11-24", "1.0.0")
 _PUBLIC = read("public_scripts_cpu")["cases"].values()
 assert not any(found["differences"] for found in _PUBLIC)
 _SIZES = [found["batch_size"] for found in _PUBLIC]
-claim(BOXES, "With batches of {} to {}, a CPU", min(_SIZES), max(_SIZES))
+claim(BOXES, "With batches of {} to {} on a CPU", min(_SIZES), max(_SIZES))
 
 # ---- how public data sets open images
 
@@ -753,7 +759,7 @@ NOT_MEASURED = {
         r"CUDA \d+ or \d+",
         r"CUDA 11",
         r"\| 1[123] \| `` \| [\d.]+ or newer",  # versions of CUDA and drivers
-        r"its last DALI is 1\.50, and 1\.53",
+        r"for it is 1\.50, and the oldest tested version is 1\.53",
         r"DALI from 1\.53",
         r"torchvision from 0\.20",
         r"torch 2\.5 or newer",
@@ -787,7 +793,7 @@ NOT_MEASURED = {
     "constants of the code": (
         r"up to 8 KB",
         r"at most 4 are used",
-        r"With 0 the loader takes one per core, 16 at most",
+        r"With 0, the loader uses one thread per core, at most 16",
         r"CUDA's 8 hardware queues",
         r"exit code is 1",
         r"no image, and 0 otherwise",

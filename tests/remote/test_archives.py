@@ -118,7 +118,7 @@ def test_each_image_is_one_request_and_the_index_is_saved(served, kind, cache_ho
     (index,) = (cache_home / "index").iterdir()
     index.unlink()
     index.mkdir()
-    with pytest.warns(UserWarning, match="can be saved neither"):
+    with pytest.warns(UserWarning, match="cannot save the index of"):
         assert len(opened(server, kind)) == 18
 
 

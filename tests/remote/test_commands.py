@@ -57,7 +57,7 @@ def test_pack_uploads_an_archive_with_its_index(served, ending, monkeypatch, tmp
     assert made.classes == local.classes
     assert_same_epoch(ours(made, 5, device="cpu"), stock(local, 5))
     assert main(["pack", str(root / "train"), url]) == 1
-    assert "exists, and is not overwritten" in capsys.readouterr().err
+    assert "exists; remove it" in capsys.readouterr().err
 
 
 def test_pack_from_a_bucket_equals_pack_from_a_folder(served, tmp_path, capsys):

@@ -19,7 +19,7 @@ import torch
 
 from ... import __version__
 from ...runtime.device import working_on
-from ...runtime.installation import JPEG_ENGINE, dali_version, driver_cuda
+from ...runtime.installation import dali_version, driver_cuda
 from .files import Files, UncheckedFiles
 from .geometry import PlaneLocations
 from .nvjpeg import EngineError, Nvjpeg, calls_of
@@ -209,7 +209,7 @@ class JpegEngine:
             return
         self.disabled, self.exact[:] = why, False
         warnings.warn(
-            f"the JPEG engine of {self.device} is no longer used: {why}; JPEGs are decoded as with {JPEG_ENGINE}=0",
+            f"the JPEG engine of {self.device} is no longer used, because {why}; JPEGs are decoded without it",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -229,7 +229,7 @@ def _rgb_at(planes, row, y, x, there):
 
 @triton.jit
 def _colour(planes, rows, region, block: tl.constexpr):
-    """Store the RGB of the region that each result needs, (3, height, width)."""
+    """Convert each image's region from YCbCr to RGB, and store it in ``region`` as (3, height, width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
