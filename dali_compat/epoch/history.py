@@ -212,7 +212,7 @@ def merge_states(states: Sequence[State]) -> State:
         at = "; ".join(f"{where}: rank {', '.join(of_them)}" for where, of_them in at_place.items())
         raise ValueError(
             f"the states of the ranks are from different batches ({at}); save all states after the same step, or load "
-            "on all ranks the state of the rank whose model you load"
+            "the state of one rank on all ranks, together with that rank's model"
         )
     return {"version": VERSION, "merged": by_rank}
 
