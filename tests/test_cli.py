@@ -408,7 +408,7 @@ def test_ctrl_c_in_demo_prints_one_line_and_exits_with_130(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["bench", "show"])
-@pytest.mark.parametrize("transform, output", [("train", "cut.jpg"), ("T.ToTensor()", "one height x width")])
+@pytest.mark.parametrize("transform, output", [("train", "cut.jpg"), ("T.ToTensor()", "same height x width")])
 def test_a_command_ends_with_one_line_when_a_file_is_broken(command, transform, output, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = make_folder(tmp_path / "images", classes=1, per_class=3, special=False)
