@@ -17,7 +17,7 @@ from torch.utils import data
 
 import dali_compat
 
-SETTLED = 2.5  # seconds after which a file counts as unchanged
+SETTLED = 0.1  # seconds after which a file counts as unchanged
 
 
 def under_test(dataset: data.Dataset[Any], **options: Any) -> data.DataLoader[Any]:
