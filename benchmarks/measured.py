@@ -4,6 +4,7 @@ A configuration is a set of conditions on rows. Every matching file counts, so t
 files. A new file changes them without a change here.
 """
 
+import functools
 import json
 import pathlib
 import statistics
@@ -40,7 +41,13 @@ def rows_of(name: str) -> list[dict]:
     ``loader`` is the case without its numbers of workers and batches, named the same way in all benchmarks. ``speed``
     is in images per second.
     """
-    found = read(name)
+    path = RESULTS / f"{name}.json"
+    return _rows_of(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _rows_of(path: pathlib.Path, changed: int) -> list[dict]:
+    found, name = json.loads(path.read_text()), path.stem
     if not isinstance(found, dict) or "rounds" not in found:
         return []
     settings = {key: None if value == "None" else value for key, value in found.get("settings", {}).items()}

@@ -184,12 +184,12 @@ def own_program(tmp_path, monkeypatch, image_root):
     return run
 
 
-@pytest.mark.parametrize("before", ["", "import torchvision\n"], ids=["without torchvision", "with it"])
-def test_run_reports_a_data_set_that_reads_pixels(own_program, tmp_path, before):
-    # a new interpreter, without imported modules
-    done, line = own_program(before, python=functools.partial(python, cwd=tmp_path))
-    assert f"own.py:{line} runs on torch's own loader, {REASON}" in done.stderr and done.stdout == "3\n"
-    assert "FallbackWarning" not in done.stderr
+def test_run_reports_a_data_set_that_reads_pixels(own_program, tmp_path):
+    """In a new interpreter, without imported modules, and in one with torchvision."""
+    for run_python in functools.partial(python, cwd=tmp_path), programs.python:
+        done, line = own_program("", python=run_python)
+        assert f"own.py:{line} runs on torch's own loader, {REASON}" in done.stderr and done.stdout == "3\n"
+        assert "FallbackWarning" not in done.stderr
 
 
 def test_report_depends_on_quiet_fallback_and_rank(own_program, monkeypatch):
@@ -325,12 +325,11 @@ def test_excepthook_of_the_program_gets_all_frames(bad_folder, monkeypatch):
     assert int(done.stdout.split()[-1]) > 5
 
 
-@pytest.mark.parametrize("policy, images", [("replace", 24), ("skip", 23)])
-def test_on_error_option_handles_unreadable_files(bad_folder, monkeypatch, policy, images):
+def test_on_error_option_handles_unreadable_files(bad_folder, monkeypatch):
     monkeypatch.chdir(bad_folder)
-    options = ["--device", "cpu", "--quiet", "--on-error", policy]
+    options = ["--device", "cpu", "--quiet", "--on-error", "skip"]
     done = programs.python("-m", "dali_compat", "run", *options, "train.py", "images")
-    assert done.returncode == 0 and sum(map(int, done.stdout.split())) == images and "BadImageWarning" in done.stderr
+    assert done.returncode == 0 and sum(map(int, done.stdout.split())) == 23 and "BadImageWarning" in done.stderr
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from helpers import make_folder
 
 from docs.pages import ROOT
 
-CASES = ["torch:0", "own:0", "exact:1"]
+CASES = ["torch:0", "exact:1"]
 
 
 def run(tmp_path, per_class, *words):
