@@ -429,7 +429,7 @@ class LargeMasks(Plain):
     """Large masks computed by the data set."""
 
     def __getitem__(self, i):
-        mask = np.array(Image.open(self.paths[i]).convert("L").resize((1100, 1000)), np.int64)
+        mask = np.array(Image.open(self.paths[i]).convert("L").resize((300, 250)), np.int64)
         return self.transform(read_rgb(self.paths[i])), mask, torch.from_numpy(mask[:, ::2].copy())
 
 
