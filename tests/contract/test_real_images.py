@@ -1443,10 +1443,18 @@ def run_both(name, files, workers, epochs=2, **options):
 
 
 # Cases with two workers: some for each way in which samples and errors leave a worker, and for state in a worker
-WITH_WORKERS = ["palette_given_to_a_gray_image", "storage_offset_of_a_window", "class_compared_in_a_registry", "class_of_tensors_in_collate", "image_and_tensor_in_collate", "MissingAttributeIsCounted", "rest_of_an_open_file", "OpenedByTheConstructor", "odd_files_as_they_are", "truncated_file_skipped", "missing_file_raises", "color_jitter", "boxes_and_masks", "as_many_images_as_objects", "CacheOfTensorsChangedInPlace", "parts_that_share_memory", "written_through_numpy", "sizes_that_differ_raise", "strides_of_functions_of_windows", "classes_of_results_of_tv_tensors", "drawn_on_after_resize_and_to_tensor", "images_in_a_batch", "opened_files_in_collate", "objects_in_a_batch", "arithmetic_in_collate", "error_in_collate", "Many", "without_batches", "keys_of_a_sampler", "RaisesInOneSample", "images_made_in_threads", "generators_set_back", "WarningsCaught"]
+WITH_WORKERS = """
+palette_given_to_a_gray_image storage_offset_of_a_window class_compared_in_a_registry class_of_tensors_in_collate
+image_and_tensor_in_collate MissingAttributeIsCounted rest_of_an_open_file OpenedByTheConstructor odd_files_as_they_are
+truncated_file_skipped missing_file_raises color_jitter boxes_and_masks as_many_images_as_objects
+CacheOfTensorsChangedInPlace parts_that_share_memory written_through_numpy sizes_that_differ_raise
+strides_of_functions_of_windows classes_of_results_of_tv_tensors drawn_on_after_resize_and_to_tensor
+images_in_a_batch opened_files_in_collate objects_in_a_batch arithmetic_in_collate error_in_collate Many
+without_batches keys_of_a_sampler RaisesInOneSample images_made_in_threads generators_set_back WarningsCaught
+"""
 
 
-@pytest.mark.parametrize("name", WITH_WORKERS)
+@pytest.mark.parametrize("name", WITH_WORKERS.split())
 def test_results_equal_torchs_with_two_workers(files, name):
     theirs, ours = run_both(name, files, 2, epochs=1)
     assert not unlike(theirs, ours, 2, CASES[name].limit), unlike(theirs, ours, 2, CASES[name].limit)
