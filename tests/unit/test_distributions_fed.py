@@ -250,7 +250,7 @@ def test_rotation_angle_equals_torchvision():
 
 # ---- policies
 
-MIXED = RNG.integers(1, 900, (300, 2))
+MIXED = np.concatenate([RNG.integers(1, 900, (1000, 2)), [[1, 1], [1, 900], [5000, 37]]])
 
 
 def sign_numbers(version, u):

@@ -1,4 +1,8 @@
-"""Distributions and independence of choices, colors, warps and transforms that only v2 has."""
+"""Independence of draws, the distributions of choices and permutations, and sizes after rotations.
+
+test_distributions_fed.py compares the other parameters with torchvision's for the same uniform numbers, so that they
+have the same distribution.
+"""
 
 import inspect
 import itertools
@@ -9,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
@@ -18,7 +21,7 @@ from dali_compat.ops.draws import is_random
 from dali_compat.ops.translators import LAZY_MODULES
 from dali_compat.plan import draw
 from unit.operations import ROWS, kind_of, own_steps
-from unit.recorded_draws import drawn, image
+from unit.recorded_draws import drawn
 from unit.statistics import COUNT, differ, misfit, statistic, unlike_in
 
 RANGES = {"brightness": (0.6, 1.4), "contrast": (0.6, 1.4), "saturation": (0.2, 1.8), "hue": (-0.1, 0.1)}
@@ -219,85 +222,11 @@ def test_uniforms_for_custom_translations_are_uniform_and_independent():
 # ---- color
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_color_jitter_has_torchvisions_distribution(version):
-    ours = values("color_jitter", **RANGES)
-    if version == "v1":
-        sample = torchvision_sample(lambda: v1.ColorJitter.get_params(*RANGES.values())[1:])
-    else:
-        made = v2.ColorJitter(**RANGES)
-        sample = torchvision_sample(lambda: [p[f"{name}_factor"] for p in [made.make_params([])] for name in RANGES])
-    for name, column in zip(RANGES, sample.T, strict=True):
-        assert not differ(ours[name], column), name
-        assert RANGES[name][0] - 1e-6 <= ours[name].min() and ours[name].max() <= RANGES[name][1] + 1e-6
-
-
-def _distorted(parameters):
-    """Return the parameters in the order of our arrays."""
-    contrast, before = parameters["contrast_factor"], parameters["contrast_before"]
-    row = {name: parameters[f"{name}_factor"] for name in ("brightness", "saturation", "hue")}
-    row |= {"contrast_before": contrast if before else None, "contrast_after": None if before else contrast}
-    order = parameters["channel_permutation"]
-    return [np.nan if x is None else x for x in row.values()] + ([-1] * 3 if order is None else order.tolist())
-
-
-@pytest.mark.parametrize("p", [0.5, 0.0, 1.0, 0.2])
-def test_photometric_distort_has_torchvisions_distribution(p):
-    ours = values("photometric_distort", **RANGES, p=p)
-    made, pixels = v2.RandomPhotometricDistort(**RANGES, p=p), [torch.empty(3, 2, 2)]
-    sample = torchvision_sample(lambda: _distorted(made.make_params(pixels)), 3000)
-    names = ("brightness", "saturation", "hue", "contrast_before", "contrast_after")
-    for name, column in zip(names, sample[:, :5].T, strict=True):
-        applied, expected = ours[name][~np.isnan(ours[name])], column[~np.isnan(column)]
-        assert not (len(applied) and differ(applied, expected)), name
-    pattern = np.stack([~np.isnan(ours[name]) for name in names], 1).tolist()
-    assert not unlike_in(list(map(tuple, pattern)), list(map(tuple, (~np.isnan(sample[:, :5])).tolist())))
-    assert not unlike_in(list(map(tuple, ours["order"].tolist())), list(map(tuple, sample[:, 5:].astype(int).tolist())))
-
-
 def test_photometric_distort_permutes_a_single_channel():
     assert set(values("photometric_distort", **RANGES, p=0.5, channels=1)["order"].ravel().tolist()) == {-1, 0}
 
 
-def test_blur_sigma_has_torchvisions_distribution():
-    sigma = values("blur_sigma", sigma=(0.1, 2.0))["sigma"]
-    assert sigma.shape == (COUNT, 2) and (sigma[:, 0] == sigma[:, 1]).all()
-    assert not differ(sigma[:, 0], torchvision_sample(lambda: v1.GaussianBlur.get_params(0.1, 2.0)))
-
-
-@pytest.mark.parametrize("quality", [(1, 100), (7, 7), (50, 53)])
-def test_jpeg_quality_has_torchvisions_distribution(quality):
-    ours, made = values("jpeg_quality", quality=quality)["quality"], v2.JPEG(quality)
-    assert not unlike_in(ours.tolist(), torchvision_sample(lambda: made.make_params([])["quality"]).tolist())
-    assert (ours.min(), ours.max()) == quality
-
-
 # ---- warps
-
-
-@pytest.mark.parametrize("degrees", [(-30.0, 30.0), (0.0, 360.0), (10.0, 11.0), (-400.0, 400.0)])
-def test_rotation_angle_has_torchvisions_distribution(degrees):
-    ours = values("rotation", degrees=degrees, expand=False, center=None, like="pil")["angle"]
-    assert not differ(ours, torchvision_sample(lambda: v1.RandomRotation.get_params(list(degrees))))
-
-
-@pytest.mark.parametrize("height, width", [(60, 80), (3, 1000), (1000, 3), (1, 1)])
-def test_affine_parameters_have_torchvisions_distribution(height, width):
-    ours = values("affine_parameters", height=height, width=width, **AFFINE)
-    sample = torchvision_sample(lambda: np.hstack(v1.RandomAffine.get_params(*AFFINE.values(), [width, height])))
-    columns = [ours["angle"], *ours["translate"].T, ours["scale"], *ours["shear"].T]
-    assert not any(differ(a, b) for a, b in zip(columns, sample.T, strict=True))
-    assert not unlike_in(ours["translate"][:, 1].tolist(), sample[:, 2].astype(int).tolist())
-
-
-@pytest.mark.parametrize("height, width", [(60, 80), (5, 900), (900, 5), (1, 1), (2, 3)])
-@pytest.mark.parametrize("distortion_scale", [0.5, 1.0])
-def test_perspective_points_have_torchvisions_distribution(height, width, distortion_scale):
-    ours = values("perspective_points", 3000, height, width, distortion_scale=distortion_scale, p=0.25)
-    sample = torchvision_sample(lambda: v1.RandomPerspective.get_params(width, height, distortion_scale)[1], 3000)
-    for a, b in zip(ours["endpoints"].reshape(-1, 8).T, sample.reshape(-1, 8).T, strict=True):
-        assert not differ(a, b) and not unlike_in(a.tolist(), b.tolist())
-    assert not misfit(np.bincount(ours["flag"], minlength=2), [0.75, 0.25])
 
 
 ANGLES = [(-180.0, 180.0), (0.0, 0.0), (30.0, 30.0), (45.0, 45.0), (90.0, 90.0), (-90.0, -90.0), (180.0, 180.0),
@@ -359,107 +288,12 @@ def test_rotation_without_expand_keeps_the_size(center):
 # ---- windows and sizes
 
 
-@pytest.mark.alike
-@pytest.mark.parametrize("height, width", [(60, 80), (20, 900), (900, 20), (2, 2), (1, 50)])
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_erasing_has_torchvisions_distribution(height, width, version):
-    """Compare the windows of erased rows and the number of rows without a fitting attempt."""
-    ours = values("erasing", 4000, height, width, p=1.0, **ERASING, random_value=False)
-    picture, made = image(height, width), v2.RandomErasing(**ERASING)
-
-    def sample():
-        if version == "v1":
-            *window, value = v1.RandomErasing.get_params(picture, **ERASING, value=[0.0])
-            return [value is not picture, *window]
-        p = made.make_params([picture])
-        return [p["v"] is not None, *(p[k] for k in "ijhw")]
-
-    sample = torchvision_sample(sample, 4000)
-    assert not unlike_in(ours["flag"].tolist(), sample[:, 0].tolist())
-    flag = ours["flag"] == 1
-    erased, expected = np.concatenate([ours["start"], ours["shape"]], 1)[flag], sample[sample[:, 0] == 1, 1:]
-    for column in range(4) if len(expected) > 50 else ():
-        assert not differ(erased[:, column], expected[:, column])
-    if len(expected) > 50:
-        assert not differ(erased[:, 2] * erased[:, 3], expected[:, 2] * expected[:, 3])
-        assert not differ(erased[:, 2] / (erased[:, 3] + 1), expected[:, 2] / (expected[:, 3] + 1))
-    assert (erased[:, 2] < height).all() and (erased[:, 3] < width).all()
-    assert (ours["start"] >= 0).all() and (ours["start"] + ours["shape"] <= [height, width]).all()
-    assert (ours["shape"][~flag] == 0).all()
-
-
 def test_erasing_applies_with_probability_p():
     ours = values("erasing", p=0.3, **ERASING, random_value=True)
     assert not misfit(np.bincount(ours["flag"], minlength=2), [0.7, 0.3]) and len(np.unique(ours["key"])) == COUNT
 
 
-@pytest.mark.parametrize("height, width", [(60, 80), (3, 500)])
-def test_zoom_out_has_torchvisions_distribution(height, width):
-    _, ours, after = drawn("zoom_out", repeated_size(COUNT, height, width), side_range=(1.0, 4.0), p=0.5)
-    made, picture = v2.RandomZoomOut(), [image(height, width)]
-    left, top, right, bottom = torchvision_sample(lambda: made.make_params(picture)["padding"]).T
-    on = (after > [height, width]).any(1)
-    assert abs(on.mean() - 0.5) < 0.03 and (ours["start"][~on] == 0).all() and (after[~on] == [height, width]).all()
-    for a, b in ((-ours["start"][on, 0], top), (-ours["start"][on, 1], left), (after[on, 0], top + bottom + height),
-                 (after[on, 1], left + right + width)):  # fmt: skip
-        assert not differ(a, b[left + top + right + bottom > 0])
-    assert (ours["start"] <= 0).all() and (ours["shape"] + ours["start"] >= [height, width]).all()
-
-
-SIZED = [
-    ("scale_jitter", {"target_size": (400, 500), "scale_range": (0.1, 2.0)}, v2.ScaleJitter((400, 500))),
-    ("random_shortest_size", {"min_size": (50, 60, 80), "max_size": 300}, v2.RandomShortestSize([50, 60, 80], 300)),
-    ("random_shortest_size", {"min_size": (50,)}, v2.RandomShortestSize(50)),
-    ("random_resize", {"min_size": 50, "max_size": 100}, v2.RandomResize(50, 100)),
-]
-
-
-@pytest.mark.alike
-@pytest.mark.parametrize("name, args, made", SIZED, ids=lambda x: x if isinstance(x, str) else "")
-@pytest.mark.parametrize("height, width", [(60, 80), (300, 100), (40, 900)])
-def test_random_sizes_have_torchvisions_distribution(name, args, made, height, width):
-    ours = values(name, 3000, height, width, **args)["size"].astype(int)
-    picture = [image(height, width)]
-    sample = torchvision_sample(lambda: made.make_params(picture)["size"], 3000)
-    if name == "random_resize":
-        sample = np.array([F._compute_resized_output_size((height, width), s) for s in sample.tolist()])
-    assert not differ(ours[:, 0], sample[:, 0]) and not differ(ours[:, 1], sample[:, 1])
-    assert not unlike_in(list(map(tuple, ours.tolist())), list(map(tuple, sample.tolist())))
-
-
 # ---- the tests detect wrong draws
-
-
-def _uniform(low, high, seed=0):
-    u = np.random.default_rng(seed).random(COUNT)
-    return low + (high - low) * u
-
-
-WRONG = {
-    "a wider range": lambda: (values("blur_sigma", sigma=(0.1, 2.2))["sigma"][:, 0], _uniform(0.1, 2.0)),
-    "sigma not linear": lambda: (np.exp(_uniform(np.log(0.1), np.log(2.0))), _uniform(0.1, 2.0)),
-    "shifts truncated": lambda: (np.trunc(_uniform(-6, 6)), torchvision_sample(_shift)),
-    "a quality too few": lambda: (values("jpeg_quality", quality=(50, 52))["quality"], torchvision_sample(_quality)),
-    "degrees from zero": lambda: (
-        values("rotation", degrees=(0.0, 30.0), expand=False, center=None, like="pil")["angle"],
-        torchvision_sample(lambda: v1.RandomRotation.get_params([-30.0, 30.0])),
-    ),
-    "x and y swapped": lambda: (values("affine_parameters", **AFFINE)["translate"][:, 1], torchvision_sample(_shift)),
-}
-
-
-def _shift():
-    return v1.RandomAffine.get_params([0, 0], (0.1, 0.1), None, None, [60, 60])[1][0]
-
-
-def _quality():
-    return v2.JPEG((50, 53)).make_params([])["quality"]
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_value_distributions_are_detected(name):
-    ours, sample = WRONG[name]()
-    assert unlike_in(ours.tolist(), sample.tolist()) or differ(ours, sample)
 
 
 def test_biased_permutations_are_detected():
