@@ -899,6 +899,14 @@ def attributes_of_a_tensor(data, i):
 
 
 @case
+def custom_attributes(data, i):
+    image = data.small(i)
+    x = F.to_tensor(image)
+    image.mine, x.mine = 5, 6
+    return x, image.mine, x.mine
+
+
+@case
 def gradients(data, i):
     x = F.to_tensor(data.small(i)).requires_grad_()
     (x * x).sum().backward()
@@ -920,7 +928,8 @@ def interpolated(data, i):
 def torchvisions_functions_on_tensors(data, i):
     x = F.to_tensor(data.small(i))
     colors = F.adjust_hue(x, 0.1), F.erase(x, 1, 1, 5, 5, 0.0)
-    return F.resize(x, (20, 20)), F.rotate(x, 10), *colors, F.to_pil_image(x).getpixel((1, 1))
+    resized = F.resize(x, (20, 20)), F.resize(x, [20, 21], antialias=False)
+    return *resized, F.rotate(x, 10), *colors, F.to_pil_image(x).getpixel((1, 1))
 
 
 SCRIPTED = torch.jit.script(torch.nn.Sequential(T.Resize((20, 20)), T.ConvertImageDtype(torch.float)))
@@ -1113,7 +1122,8 @@ def pixels_read_and_written(data, i):
 def blended_inverted_and_filtered(data, i):
     image = data.small(i)
     images = Image.blend(image, F.hflip(image), 0.3), ImageChops.invert(image), image.filter(ImageFilter.BLUR)
-    return *map(F.to_tensor, images), F.to_tensor(image.split()[1]), F.to_tensor(Image.merge("RGB", image.split()))
+    others = image.split()[1], Image.merge("RGB", image.split()), image.getchannel(2), image.point(lambda v: 255 - v)
+    return *map(F.to_tensor, images), *map(F.to_tensor, others)
 
 
 @case
@@ -1148,6 +1158,7 @@ def rotated_quantized_and_fitted(data, i):
     image = data.small(i)
     several = (
         image.rotate(20, expand=True),
+        image.rotate(-20, Image.Resampling.BICUBIC, center=(10, 20), translate=(3, 5)),
         image.transform((40, 40), 0, (1, 0.1, 0, 0, 1, 0)),
         image.quantize(9).convert("RGB"),
     )
@@ -1199,6 +1210,7 @@ def unknown_mode_raises(data, i):
 def facts_of_an_image(data, i):
     image = data.small(i)
     facts = image.getbands(), image.getbbox(), image.getextrema(), image.width, image == image.copy()
+    facts += image.format, image.crop((0, 0, 9, 9)).format, hasattr(image, "filename")
     return F.to_tensor(image), *facts, image.tobytes()[:9], image.getcolors(1), image.has_transparency_data
 
 

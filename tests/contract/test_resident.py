@@ -4,7 +4,6 @@ import copy
 import io
 import itertools
 import pickle
-import random
 import weakref
 
 import numpy as np
@@ -12,14 +11,27 @@ import pytest
 import torch
 import torchvision.datasets as tv
 from torch.utils import data
-from torch.utils.data.distributed import DistributedSampler
 from torchvision import transforms as T
 from torchvision.transforms import v2
 
 from contract.arrays import COUNT, TORCHVISION, cifar, labels, pictures, reference
-from contract.both import assert_same_epoch, assert_same_pixels, error_of, no_gc, outlines, stock
+from contract.both import assert_same_epoch, assert_same_pixels, error_of, no_gc, stock
 from contract.both import ours as ours_on_default
-from contract.orders import CASES, DATASETS, Yields, global_states
+from contract.orders import CASES, Yields, global_states
+from contract.test_iteration import (  # noqa: F401
+    test_an_abandoned_epoch_does_not_affect_the_next,
+    test_an_exhausted_iterator_stays_exhausted,
+    test_order_after_an_abandoned_epoch_is_torchs,
+    test_two_iterators_at_once_each_give_all_batches,
+)
+from contract.test_order import (  # noqa: F401
+    test_batches_equal_torchs_for_each_sampler,
+    test_batches_equal_torchs_for_subsets_and_concatenations,
+    test_distributed_sampler_gives_torchs_shards,
+    test_python_and_numpy_random_states_are_unchanged,
+    test_sampler_error_is_raised_after_the_batches_before_it,
+    test_wrong_index_of_a_concat_dataset_raises_torchs_error,
+)
 from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
 from dali_compat.epoch import samplers
 from dali_compat.routes import resident
@@ -47,6 +59,22 @@ def dataset():
 def small_chunks(monkeypatch):
     """Chunks of a few samples, so that a small epoch has several."""
     monkeypatch.setattr(resident, "_CHUNK_BYTES", {"cpu": 12 * 4 * 3072, "cuda": 12 * 4 * 3072})
+
+
+@pytest.fixture
+def folder(small_chunks):
+    """A data set for the imported tests of folders."""
+    return make(24)
+
+
+@pytest.fixture
+def exact_folder(folder):
+    return folder
+
+
+@pytest.fixture
+def random_folder(small_chunks):
+    return make(24, TRAIN)
 
 
 # ---- the data sets
@@ -178,41 +206,6 @@ def test_targets_are_collated_as_in_torchs_loader(case, kind, dataset):
 
 
 @pytest.mark.alike
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("case", CASES)
-def test_batches_equal_torchs_for_each_sampler(case, num_workers, small_chunks):
-    dataset = make(24)
-    mine = ours(dataset, num_workers=num_workers, **CASES[case](dataset))
-    theirs = stock(dataset, num_workers=num_workers, **CASES[case](dataset))
-    assert len(mine) == len(theirs)
-    assert outlines(mine) == outlines(theirs)
-
-
-@pytest.mark.parametrize("case", DATASETS)
-def test_batches_equal_torchs_for_subsets_and_concatenations(case, small_chunks):
-    dataset = DATASETS[case](make(24))
-    for shuffle in (False, True):
-        runs = []
-        for loader in (ours(dataset, 4, shuffle=shuffle), stock(dataset, 4, shuffle=shuffle)):
-            torch.manual_seed(0)
-            runs.append(list(loader))
-        assert_same_epoch(*runs)
-
-
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_distributed_sampler_gives_torchs_shards(dataset, replicas, small_chunks):
-    for rank in range(replicas):
-        runs = []
-        for maker in (ours, stock):
-            sampler = DistributedSampler(dataset, replicas, rank)
-            loader = maker(dataset, 4, sampler=sampler)
-            for epoch in range(2):
-                sampler.set_epoch(epoch)
-                runs.append(outlines(loader, epochs=1))
-        assert runs[:2] == runs[2:]
-
-
-@pytest.mark.alike
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 @pytest.mark.parametrize(
     "case", ["plain", "shuffle", "generator", "random sampler", "replacement", "weighted", "batch sampler"]
@@ -241,14 +234,6 @@ def test_generator_state_equals_torchs_when_an_epoch_ends_early(dataset, case, t
             pass
         states.append(generator.get_state())
     assert torch.equal(*states)
-
-
-def test_python_and_numpy_random_states_are_unchanged():
-    random.seed(1)
-    np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
-    list(ours(make(transform=TRAIN), 5, shuffle=True))
-    assert before == (random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2])
 
 
 # ---- pixels
@@ -496,13 +481,6 @@ def test_wrong_index_raises_torchs_error(tmp_path, monkeypatch, kind, index):
         assert mine == theirs or (mine[0] is theirs[0] and mine[1].startswith(f"{theirs[1].rstrip('.')}. "))
 
 
-@pytest.mark.parametrize("index", [80, -81])
-def test_wrong_index_of_a_concat_dataset_raises_torchs_error(dataset, index):
-    both = data.ConcatDataset([dataset, dataset])
-    errors = [error_of(list, maker(both, batch_sampler=[[0, index]])) for maker in (ours, stock)]
-    assert type(errors[0]) is type(errors[1]) and str(errors[0]).startswith(str(errors[1]))
-
-
 def test_error_of_a_crop_larger_than_the_image_names_the_sample(small_chunks):
     dataset = data.ConcatDataset([make(10), make(10, T.Compose([T.RandomCrop(33), TEST]))])
     loader, results = ours(dataset, 2, sampler=[0, 1, 2, 11, 3, 4]), []
@@ -514,22 +492,6 @@ def test_error_of_a_crop_larger_than_the_image_names_the_sample(small_chunks):
             results.append(str(error))
     assert results[0] == [0, 1] and results[2] == [3, 4]
     assert results[1] == "Required crop size (33, 33) is larger than input image size (32, 32) (index 11)"
-
-
-def test_sampler_error_is_raised_after_the_batches_before_it(dataset):
-    def items():
-        yield from range(6)
-        raise KeyError("the sampler")
-
-    for num_workers in (0, 2):
-        counts = []
-        for maker in (ours, stock):
-            count = 0
-            with pytest.raises(KeyError, match="the sampler"):  # noqa: PT012  (after some batches)
-                for _ in maker(dataset, 2, sampler=Yields(items, 6), num_workers=num_workers):
-                    count += 1
-            counts.append(count)
-        assert counts[0] == counts[1]
 
 
 def test_epoch_continues_after_an_error_in_collate_fn(dataset):
@@ -548,40 +510,6 @@ def test_epoch_continues_after_an_error_in_collate_fn(dataset):
 
 
 # ---- epochs
-
-
-def test_two_iterators_can_run_at_once(dataset, small_chunks):
-    loader, expected = ours(dataset, 3), [batch[0] for batch in stock(dataset, 3)]
-    first, second = iter(loader), iter(loader)
-    taken = [[next(first), next(first)], []]
-    for a, b in zip(first, second, strict=False):  # the second iterator has two more
-        taken[0].append(a)
-        taken[1].append(b)
-    taken[1] += second
-    for batches in taken:
-        assert_same_pixels([batch[0] for batch in batches], expected)
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_order_after_abandoned_epochs_equals_torchs(dataset, persistent, small_chunks):
-    loaders = [maker(dataset, 3, shuffle=True, num_workers=2, persistent_workers=persistent) for maker in (ours, stock)]
-    runs = []
-    for loader in loaders:
-        torch.manual_seed(0)
-        next(iter(loader))
-        iterator = iter(loader)
-        next(iterator), next(iterator)
-        del iterator
-        runs.append([batch[1].tolist() for batch in loader])
-    assert runs[0] == runs[1]
-
-
-def test_exhausted_iterator_keeps_raising_stop_iteration(dataset):
-    iterator = iter(ours(dataset, 30))
-    assert len(list(iterator)) == 2
-    for _ in range(2):
-        with pytest.raises(StopIteration):
-            next(iterator)
 
 
 def test_epochs_depend_only_on_the_seed():

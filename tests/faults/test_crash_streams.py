@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import programs
-from contract.both import python, said
+from contract.both import said
 
 SCRIPT = Path(__file__).with_name("crash_streams.py")
 
@@ -32,5 +32,5 @@ def test_killed_trainings_on_streams_resume_without_a_difference():
 
 
 def test_state_that_counts_an_extra_batch_is_detected_on_streams():
-    done = python(MISCOUNTING)
+    done = programs.run(MISCOUNTING)
     assert done.returncode == 1 and re.search(r"state was saved: [12] wrong$", done.stdout, re.MULTILINE), done.stdout
