@@ -150,8 +150,7 @@ def test_a_wrong_transform_is_named_with_a_remedy(root, case, make):
     _assert_error(_errors_of_both(make(root, transform), make(root, transform)), *_as_tuple(parts))
 
 
-@pytest.mark.parametrize("case", ["ToTensor twice", "returns None, then ToTensor", "class"])
-@pytest.mark.parametrize("make", [DALIImageFolder, Files])
+@pytest.mark.parametrize("case, make", [("ToTensor twice", DALIImageFolder), ("class", Files)])
 def test_a_wrong_transform_is_named_in_workers(root, case, make):
     transform, parts = TRANSFORMS[case]
     _assert_error(_errors_of_both(make(root, transform), make(root, transform), num_workers=1), *_as_tuple(parts))
@@ -163,8 +162,7 @@ def test_samples_that_torch_cannot_collate_are_named(root, case):
     _assert_error(_errors_of_both(*(Files(root, SMALL, change) for _ in range(2))), *_as_tuple(parts))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("case", LENGTHS)
+@pytest.mark.parametrize("case, num_workers", [*((case, 0) for case in LENGTHS), ("too long", 1)])
 def test_an_index_without_a_sample_is_named(root, case, num_workers):
     part, options = LENGTHS[case]
     _assert_error(

@@ -298,10 +298,16 @@ HOOKED = {
 }
 
 
-@pytest.mark.alike
-@pytest.mark.parametrize("hook", ["forward_hook", "forward_pre_hook"])
-@pytest.mark.parametrize("where", ["all modules", "one object"])
-@pytest.mark.parametrize("name", HOOKED)
+@pytest.mark.parametrize(
+    "name, where, hook",
+    [
+        ("v1", "all modules", "forward_hook"),
+        ("v2", "one object", "forward_pre_hook"),
+        ("Sequential", "one object", "forward_hook"),
+        ("own", "all modules", "forward_pre_hook"),
+        ("within a function", "one object", "forward_hook"),
+    ],
+)
 def test_forward_hooks_are_called_until_they_are_removed(image_root, name, where, hook):
     """The hooks are registered after the loader was created."""
     transform = HOOKED[name]

@@ -50,8 +50,7 @@ CONDITIONAL = {
 }
 
 
-@pytest.mark.parametrize("name", CONDITIONAL)
-@pytest.mark.parametrize("module", [T, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("name, module", zip(CONDITIONAL, (T, v2) * 3, strict=True))
 def test_error_names_an_image_that_is_too_small(mixed_sizes, module, name):
     transform = module.Compose([*CONDITIONAL[name](module), module.Resize((8, 8)), module.PILToTensor()])
     dataset = DALIImageFolder(mixed_sizes, transform)
