@@ -232,8 +232,9 @@ def _ones_of_varying_length(image):
     return torch.ones(2 if image.getpixel((3, 3))[0] % 2 else 3)
 
 
-@pytest.mark.parametrize("functions", [[_pixel_values], [T.FiveCrop(20), _stack], [T.TenCrop(24), _stack]])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "functions, workers", [([_pixel_values], 0), ([T.FiveCrop(20), _stack], 2), ([T.TenCrop(24), _stack], 0)]
+)
 def test_tensors_other_than_images_are_stacked_or_passed_to_collate_fn(image_root, functions, workers):
     dataset = DALIImageFolder(image_root, T.Compose([T.CenterCrop(40), *functions]))
     options = dict(sampler=list(range(24)) * 2, num_workers=workers)

@@ -229,8 +229,7 @@ OTHER_DATASETS = {
 }
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("case", OTHER_DATASETS)
+@pytest.mark.parametrize("case, num_workers", [*((case, 0) for case in OTHER_DATASETS), ("dicts", 2), ("iterable", 2)])
 def test_other_data_sets_give_torchs_batches(case, num_workers):
     options = dict(batch_size=3, num_workers=num_workers, shuffle=None if case in ("iterable", "chain") else True)
     mine = DataLoader(OTHER_DATASETS[case](), fallback="silent", **options)

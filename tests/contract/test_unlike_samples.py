@@ -58,8 +58,7 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("make", MESSAGES, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("make, num_workers", [*((make, 0) for make in MESSAGES), (sizes, 2), (keys, 2)])
 def test_error_names_samples_that_differ_after_torchs_message(make, num_workers):
     options = {"num_workers": num_workers, "sampler": [4, 5, 6, 7]}
     with pytest.raises((RuntimeError, TypeError, KeyError, AttributeError)) as theirs:

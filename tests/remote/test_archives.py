@@ -1,5 +1,6 @@
 """Archives in a bucket have the same content as on a local disk, and their images are fetched by range requests."""
 
+import itertools
 import json
 import os
 import pickle
@@ -199,8 +200,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind, fault",
+    [*(("tar", fault) for fault in FAULTS), *itertools.product(("rec", "tfrecord"), ("503", "truncated"))],
+)
 def test_faults_raise_while_reading_and_indexing(served, kind, fault):
     """Faults during reading and indexing raise an error, and the next attempt after the fault succeeds."""
     server, root, set_faults = served
