@@ -156,12 +156,12 @@ def test_random_transforms_need_few_pipelines(folder):
     for name in ("ssd", "detr", "segmentation"):
         kind, transforms = CASES[name]
         loader = ours(kind(folder, transforms), 4, device="cpu", collate_fn=list)
-        for _ in range(8):
+        for _ in range(4):
             list(loader)
         assert real(loader) == 0
         assert len(loader._route._pipelines) <= 16 and len(loader._route._representatives) <= 24, name
         plans = len(loader._route._representatives)
-        for _ in range(8):
+        for _ in range(4):
             list(loader)
         assert len(loader._route._representatives) <= plans + 2, name
 

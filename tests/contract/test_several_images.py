@@ -104,9 +104,8 @@ def _multi_crop(self, i):
     return views, i
 
 
-@pytest.mark.parametrize("batch", [3, 8])
-def test_views_of_one_file_equal_torchs(folder, batch):
-    made = seeded(dataset_of(folder, _multi_crop), batch, shuffle=True)
+def test_views_of_one_file_equal_torchs(folder):
+    made = seeded(dataset_of(folder, _multi_crop), 3, shuffle=True)
     theirs = made(stock)
     assert_same(made(lambda *a, **kw: ours(*a, device="cpu", exact=True, **kw)), theirs)
     for (mine, order), (views, orders) in zip(made(lambda *a, **kw: ours(*a, device="cpu", **kw)), theirs, strict=True):
@@ -169,14 +168,14 @@ def test_pil_image_in_a_sample_equals_the_tensor_made_from_it(folder):
 
 
 def test_epoch_resumed_in_a_new_loader_gives_the_remaining_batches(folder):
-    for workers in (0, 2):
-        loader = ours(dataset_of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
-        whole = iter(loader)
-        next(whole), next(whole)
-        state, rest = loader.state_dict(), list(whole)
-        resumed = ours(dataset_of(folder, _two_crops), 4, shuffle=True, device="cpu", num_workers=workers)
-        resumed.load_state_dict(state)
-        assert_same(list(resumed), rest)
+    options = dict(shuffle=True, device="cpu", num_workers=2)
+    loader = ours(dataset_of(folder, _two_crops), 4, **options)
+    whole = iter(loader)
+    next(whole), next(whole)
+    state, rest = loader.state_dict(), list(whole)
+    resumed = ours(dataset_of(folder, _two_crops), 4, **options)
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), rest)
 
 
 def _any_number(self, i):

@@ -27,14 +27,10 @@ from contract.test_batch import (  # noqa: F401
 )
 from contract.test_iteration import (  # noqa: F401
     test_a_closed_loader_can_start_a_new_epoch,
-    test_an_exhausted_iterator_stays_exhausted,
     test_an_iterator_outlives_its_loader,
-    test_order_after_an_abandoned_epoch_is_torchs,
-    test_persistent_workers_keep_the_iterator,
     test_two_iterators_at_once_each_give_all_batches,
 )
 from contract.test_order import (  # noqa: F401
-    test_global_random_state_after_an_epoch_equals_torchs_if_the_sampler_draws,
     test_wrong_index_of_a_concat_dataset_raises_torchs_error,
     test_wrong_index_raises_torchs_error,
 )
