@@ -338,7 +338,7 @@ class Evaluator:
 
 def _text(node) -> str:
     """Return the first line of the source code of a syntax tree."""
-    return ast.unparse(node).splitlines()[0]
+    return ast.unparse(node).splitlines()[0].rstrip(":")
 
 
 def _unknown(node) -> NotUnderstood:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -60,6 +62,13 @@ def is_original(function) -> bool:
 def names(code: types.CodeType) -> set[str]:
     """Return all names that a function and its inner functions may look up."""
     return {name for one in (code, *inner_code(code)) for name in one.co_names}
+
+
+@functools.lru_cache(1024)
+def global_names(code: types.CodeType) -> frozenset[str]:
+    """Return the global names that a function and its inner functions may look up."""
+    found = (instruction for one in (code, *inner_code(code)) for instruction in dis.get_instructions(one))
+    return frozenset(one.argval for one in found if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 def inner_code(code: types.CodeType) -> Iterator[types.CodeType]:

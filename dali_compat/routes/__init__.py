@@ -54,7 +54,8 @@ _REMEDIES = {
     ("gives images, not tensors",): "convert them to tensors with ToTensor()",
     ("as far as its code",): "give images in memory to DALIArrayDataset",
     ("opens no image",): "open images with Image.open(file).convert('RGB'), in the thread that reads the samples",
-    ("opens images with",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
+    ("of cv2",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
+    ("opens images with",): "open them with Image.open(path).convert('RGB')",
 }
 
 

@@ -26,6 +26,14 @@ class RecordedCall(NamedTuple):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
 
+    def __str__(self) -> str:
+        """Return the name, with the arguments if these are short constants, such as "convert('HSV')"."""
+        values = (*self.args, *self.kwargs.values())
+        if not values or not all(type(value) in (str, int, float, bool, tuple) for value in values):
+            return self.name
+        words = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
+        return f"{self.name}({', '.join(words)})" if len("".join(words)) < 60 else self.name
+
     def with_copies(self) -> RecordedCall:
         """Return the call with copies of mutable arguments, which the caller could change later."""
         return RecordedCall(self.name, self.function, copied_argument(self.args), copied_argument(self.kwargs))

@@ -91,7 +91,10 @@ def _mode_reason(image: Any) -> str:
 def _defer_file(image: Any) -> Node | None:
     """Replace the core of an opened image by a new node, and return the node. If the image cannot be deferred, return
     None."""
-    if len(image.tile) != 1 or image.decoderconfig or ImageFile.LOAD_TRUNCATED_IMAGES or image.fp is None:
+    if image.decoderconfig:
+        record_reason("uses the image's draft() or thumbnail()")
+        return None
+    if len(image.tile) != 1 or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
         record_reason(_mode_reason(image))
@@ -310,13 +313,13 @@ def deferred_image(
     except Exception:  # Pillow itself raises the error
         outcome = None
     if outcome is None or min(outcome.state.size) < 1:
-        record_reason(f"uses the image's {call.name}")
+        record_reason(f"uses the image's {call}")
         return None
     if outcome.is_same_object:
         return image
     result = node.then(call.with_copies(), outcome)
     if result.steps is None and outcome.steps is None:  # the original function may raise an error
-        record_reason(f"uses the image's {call.name}")
+        record_reason(f"uses the image's {call}")
         return None
     return image_of(result, _copied_info(image) if info is None else info)
 

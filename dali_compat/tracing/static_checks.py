@@ -16,7 +16,7 @@ import torch.utils.data as data
 
 from ..data.hugging_face import is_from_hugging_face
 from ..data.readers import known_class_of, reader_of
-from ..inspection.objects import attributes, is_of_library, names, top_package
+from ..inspection.objects import attributes, global_names, is_of_library, names, top_package
 from ..runtime.messages import is_installed
 
 _OPENS = frozenset(("decode_image", "decode_jpeg", "decode_png", "default_loader", "pil_loader", "read_image"))
@@ -133,12 +133,14 @@ def _is_opaque(function_or_class) -> bool:
 def _values_of_names(called: _Function, words: Iterable[str]) -> Iterator[Any]:
     """Yield the globals, attributes and closure variables that the names ``words`` in a function's code may refer
     to."""
+    of_globals = global_names(called.function.__code__)
     cls = called.owner if isinstance(called.owner, type) else type(called.owner)
     owner_attributes = {} if isinstance(called.owner, type) else attributes(called.owner)
     for name in words:
-        for namespace in (called.function.__globals__, owner_attributes):
-            if name in namespace:
-                yield namespace[name]
+        if name in of_globals and name in called.function.__globals__:
+            yield called.function.__globals__[name]
+        if name in owner_attributes:
+            yield owner_attributes[name]
         yield from (vars(base)[name] for base in cls.__mro__ if name in vars(base))
     for cell in called.function.__closure__ or ():
         with suppress(ValueError):  # the variable has no value yet
@@ -196,6 +198,7 @@ def with_inner(dataset, depth: int = _MAX_DATASET_DEPTH) -> Iterator[Any]:
     """Yield a data set and the data sets among its attributes, recursively."""
     yield dataset
     for value in attributes(dataset).values() if depth else ():
+        value = list(value.values()) if type(value) is dict else value
         for entry in value if type(value) in (list, tuple) and len(value) <= _MAX_ENTRIES else (value,):
             if isinstance(entry, data.Dataset) or is_from_hugging_face(type(entry)):
                 yield from with_inner(entry, depth - 1)

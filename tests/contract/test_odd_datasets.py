@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFile, ImageOps
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
+from torch.utils.data import StackDataset
 from torchvision import transforms as T
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -985,3 +986,56 @@ def test_an_error_caught_in_getitem_equals_torch(image_root, tmp_path, get, work
         Path(folder.samples[number][0]).write_bytes(data[: len(data) // 2] if number != 8 else b"no image")
     time.sleep(0.1)
     assert_equals_torch(lambda: dataset_of(folder, get, bad=0), 6, num_workers=workers)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "bmp"])
+def test_files_cut_off_that_pillow_may_load_equal_torch(folder, tmp_path, monkeypatch, suffix):
+    """Whole files stay on DALI."""
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    paths = [tmp_path / f"{number}.{suffix}" for number in range(len(folder.samples))]
+    for number, (path, (source, _)) in enumerate(zip(paths, folder.samples, strict=True)):
+        Image.open(source).convert("RGB").save(path)
+        if number % 3 == 2:
+            path.write_bytes(path.read_bytes()[: int(0.7 * path.stat().st_size)])
+    time.sleep(0.1)  # files that were written just now are not deferred
+
+    def get(self, i):
+        image = Image.open(self.paths[i] if i % 2 else io.BytesIO(self.paths[i].read_bytes()))
+        return TRANSFORM(image.convert("RGB"))
+
+    assert_equals_torch(lambda: dataset_of(folder, get, paths=paths))
+    assert_equals_torch(lambda: dataset_of(folder, get, paths=paths), num_workers=1)
+
+
+def _read_one(self, i):
+    return TRANSFORM(own.read_rgb(self.paths[i]))
+
+
+def test_data_sets_in_a_dictionary_are_loaded_by_dali(folder):
+    def make():
+        return StackDataset(left=dataset_of(folder, _read_one), right=dataset_of(folder, _read_one))
+
+    assert_equals_torch(make)
+    assert "DALI route" in DataLoader(make(), 5, device="cpu", fallback="error").explain()
+
+
+def shape(x):
+    """A function that no data set calls, with the name of an attribute of tensors."""
+    return type(x) is torch.Tensor
+
+
+def test_a_function_named_like_an_attribute_is_not_taken_for_a_call(folder):
+    def get(self, i):
+        x = TRANSFORM(own.read_rgb(self.paths[i]))
+        return x, x.shape[-1]
+
+    assert_equals_torch(lambda: dataset_of(folder, get))
+    assert "DALI route" in DataLoader(dataset_of(folder, get), 5, device="cpu", fallback="error").explain()
+
+
+def test_a_function_that_compares_classes_is_found_in_a_comprehension(folder):
+    def get(self, i):
+        return [shape(x) for x in [TRANSFORM(own.read_rgb(self.paths[i]))]]
+
+    with pytest.raises(RuntimeError, match="compares the class of a tensor"):
+        DataLoader(dataset_of(folder, get), 5, device="cpu", fallback="error")
