@@ -48,7 +48,8 @@ class Cell:
 
     Attributes:
         node: node of the pixels; None for the result of torch.stack or torch.cat.
-        inputs: cells that were stacked or concatenated; empty otherwise.
+        inputs: cells that were stacked or concatenated, which no other tensor has; empty otherwise. For the result of
+            unsqueeze(), the cell of its base.
         joins: the calls of torch.stack and torch.cat, the innermost first.
         tensor: the computed tensor; None while it is deferred.
         offset: storage offset of a view, in elements.
@@ -88,11 +89,11 @@ class Cell:
     def value(self) -> torch.Tensor:
         if self.tensor is None:
             with torch._C.DisableTorchFunction():
-                if self.inputs:
-                    result = join_rows(torch.stack([cell.value() for cell in self.inputs]), self.joins)
-                elif self.base is not None:
+                if self.base is not None:
                     assert self.call is not None
                     result = self.call.apply(self.base.value())
+                elif self.inputs:
+                    result = join_rows(torch.stack([cell.value() for cell in self.inputs]), self.joins)
                 else:
                     assert self.node is not None
                     result = self.node.value()
@@ -227,7 +228,9 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
     cells = list(map(_input_cell, tensors))
     if not all(cells) or not any(cell.is_deferred for cell in cells) or len({cell.joins for cell in cells}) > 1:
         return None
-    inputs = [one for cell in cells for one in cell.inputs or (cell,)]
+    if any(cell.inputs and not cell.is_deferred for cell in cells):  # it may differ from its inputs
+        return None
+    inputs = [_copied_cell(one) for cell in cells for one in cell.inputs or (cell,)]
     shape = [*tensors[0].shape]
     if not -len(shape) - (not is_cat) <= dim < len(shape) + (not is_cat):
         return None
@@ -246,6 +249,17 @@ def _input_cell(x: torch.Tensor) -> Any:
     cell = Cell(None, tuple(x.shape), x.dtype)
     cell.tensor = x
     return cell
+
+
+def _copied_cell(cell: Cell) -> Cell:
+    """Return a cell with the same pixels, which in-place changes of the tensor do not affect."""
+    result = Cell(cell.node, cell.shape, cell.dtype)
+    if cell.is_deferred:
+        assert cell.node is not None
+        cell.node.used = True
+    else:
+        result.tensor = cell.value().clone()
+    return result
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -408,7 +422,21 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
     return tensor_of_cell(cell, strides, CLASS_OF_KIND[outcome.state.kind])
 
 
+def _unsqueeze(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
+    """Return a deferred view with a batch dimension, as a stack of one image."""
+    base, dims = self._cell, args or (kwargs.get("dim"),)
+    if self._state is None or dims not in ((0,), (-1 - self.ndim,)) or len({*args, *kwargs}) != 1:
+        return self._materialize("uses the tensor's unsqueeze").unsqueeze(*args, **kwargs)
+    cell = Cell(None, (1, *base.shape), base.dtype, (base,), (Join(1, 0, False),))
+    cell.base, cell.call, cell.offset = base, RecordedCall("unsqueeze", None, (0,)), base.offset
+    base.views.append(weakref.ref(cell))
+    strides = torch.empty_strided(self.shape, self.stride(), device="meta").unsqueeze(0).stride()
+    return tensor_of_cell(cell, strides)
+
+
 def _getitem(self: TracedTensor, index: Any) -> Any:
+    if index is None:
+        return self.unsqueeze(0)
     if (state := self._state) is not None:
         if (channels := _channel_index(index)) is not None:  # the result is not a view
             outcome = _outcome(OUTCOMES["permute_channels"], state, "v1", channels)
@@ -462,7 +490,7 @@ def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
     return self._materialize("uses the tensor's contiguous").contiguous(*args, **kwargs)
 
 
-for _name, _function in (("__getitem__", _getitem), ("contiguous", _contiguous)):
+for _name, _function in (("__getitem__", _getitem), ("contiguous", _contiguous), ("unsqueeze", _unsqueeze)):
     setattr(TracedTensor, _name, _function)
 
 

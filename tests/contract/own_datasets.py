@@ -531,9 +531,9 @@ class Arrays(Plain):
         return torch.from_numpy(image).permute(2, 0, 1), self.labels[i]
 
 
-class Unsqueezed(Plain):
+class Clamped(Plain):
     def __getitem__(self, i):
-        return super().__getitem__(i)[0][None], self.labels[i]
+        return super().__getitem__(i)[0].clamp(0.1), self.labels[i]
 
 
 class Untranslated(Plain):
@@ -543,6 +543,6 @@ class Untranslated(Plain):
 
 REFUSED = {
     Arrays: "uses the image's pixels",
-    Unsqueezed: "uses the tensor's getitem",
+    Clamped: "uses the tensor's clamp",
     Untranslated: "uses the image's",
 }

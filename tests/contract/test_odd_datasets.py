@@ -1039,3 +1039,106 @@ def test_a_function_that_compares_classes_is_found_in_a_comprehension(folder):
 
     with pytest.raises(RuntimeError, match="compares the class of a tensor"):
         DataLoader(dataset_of(folder, get), 5, device="cpu", fallback="error")
+
+
+def _input_changes_after_stack(x, odd):
+    stacked = torch.stack([x, x.clone()])
+    if odd:
+        x.mul_(2)
+    return stacked
+
+
+def _loaded_input_changes_after_stack(x, odd):
+    if odd:
+        np.asarray(x)
+    stacked = torch.stack([x, x * 2])
+    if odd:
+        x.mul_(2)
+    return stacked
+
+
+def _other_tensor_changes_after_stack(x, odd):
+    other = torch.zeros(x.shape)
+    stacked = torch.stack([x, other])
+    if odd:
+        other.add_(1)
+    return stacked
+
+
+def _stack_changes_before_cat(x, odd):
+    stacked = torch.stack([x])
+    if odd:
+        stacked.mul_(2)
+    return torch.cat([stacked, torch.stack([x])])
+
+
+def _image_changes_after_unsqueeze(x, odd):
+    batch = x.unsqueeze(dim=0)
+    if odd:
+        x.mul_(2)
+    return batch
+
+
+def _image_changes_with_its_unsqueezed_view(x, odd):
+    batch = x[None]
+    if odd:
+        batch.mul_(2)
+    return x, batch.stride(), batch.shape, batch.storage_offset()
+
+
+def _image_changes_after_cat_of_unsqueezed(x, odd):
+    batch = torch.cat([x.unsqueeze(0), x.flip(-1).unsqueeze(-4)])
+    if odd:
+        x.mul_(2)
+    return batch
+
+
+def _image_changes_after_unsqueeze_of_a_window(x, odd):
+    batch = x[:, 2:14, 3:9][None]
+    if odd:
+        x.mul_(2)
+    return batch, batch.stride(), batch.storage_offset()
+
+
+def _other_dimensions_are_unsqueezed(x, odd):
+    return x.unsqueeze(-1)[..., 0] if odd else x[None].unsqueeze(0)[0, 0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _input_changes_after_stack,
+        _loaded_input_changes_after_stack,
+        _other_tensor_changes_after_stack,
+        _stack_changes_before_cat,
+        _image_changes_after_unsqueeze,
+        _image_changes_with_its_unsqueezed_view,
+        _image_changes_after_cat_of_unsqueezed,
+        _image_changes_after_unsqueeze_of_a_window,
+        _other_dimensions_are_unsqueezed,
+    ],
+    ids=lambda function: function.__name__.strip("_"),
+)
+@pytest.mark.parametrize("collate_fn", [None, list])
+def test_tensors_changed_in_place_equal_torch(folder, function, collate_fn):
+    def get(self, i):
+        return function(TRANSFORM(own.read_rgb(self.paths[i])), i % 3 == 1)
+
+    options = {"collate_fn": collate_fn, "fallback": "silent"} if function is _other_dimensions_are_unsqueezed else {}
+    mine = seeded(dataset_of(folder, get), 5, collate_fn=collate_fn)(
+        lambda *args, **kw: ours(*args, exact=True, device="cpu", **kw | options)
+    )
+    assert_same(mine, seeded(dataset_of(folder, get), 5, collate_fn=collate_fn)(stock))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"dim": 5}, {"size": 0}])
+def test_unsqueeze_with_invalid_arguments_raises_torchs_error(folder, arguments):
+    def get(self, i):
+        x, text = TRANSFORM(own.read_rgb(self.paths[i])), ""
+        if i % 3 == 1:
+            with pytest.raises((TypeError, IndexError)) as raised:
+                x.unsqueeze(**arguments)
+            text = str(raised.value)
+        return x, text
+
+    assert_equals_torch(lambda: dataset_of(folder, get))
