@@ -123,8 +123,11 @@ class TracedImages:
                 raise RuntimeError(
                     "images of a stacked tensor differ in size because a file changed; write files before loading them"
                 )
-            return in_memory_format(join_rows(images.detach(), placeholder.joins), self._epoch)
-        image = self._chunks[self._chunk_of_row[row]][int(self._index_in_chunk[row])].detach()
+            image = join_rows(images.detach(), placeholder.joins)
+            if strides is None:
+                return in_memory_format(image, self._epoch)
+        else:
+            image = self._chunks[self._chunk_of_row[row]][int(self._index_in_chunk[row])].detach()
         if strides is None:
             return image.reshape(-1).view(image.shape)  # contiguous() would keep other strides of size 1
         unexpanded = image[tuple(slice(None if stride else 1) for stride in strides)]  # a stride of 0 repeats channels

@@ -97,10 +97,15 @@ class Cell:
                 else:
                     assert self.node is not None
                     result = self.node.value()
-                    result = result.clone() if self.node.used else result
+                    result = _cloned(result) if self.node.used else result
                 if self.tensor is None:
                     self.tensor = result
         return self.tensor
+
+
+def _cloned(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides. A stride of 0, which repeats channels, stays 0."""
+    return x[tuple(slice(None if stride else 1) for stride in x.stride())].clone().expand(x.shape)
 
 
 def tensor_of_cell(
@@ -150,7 +155,8 @@ class TracedTensor(torch.Tensor):
         return super().requires_grad_(requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        can_clone = self._cell.is_deferred and self._cell.base is None  # deepcopy() copies the whole storage of a view
+        # deepcopy() copies the whole storage of a view, and keeps the strides
+        can_clone = self._cell.is_deferred and self._cell.base is None and self.stride() == dense_strides(self)
         result = self.clone() if can_clone else copy.deepcopy(self._materialize("deep-copies a view of a tensor"), memo)
         memo[id(self)] = result
         return result
@@ -308,7 +314,7 @@ def _arithmetic_method(name: str) -> Callable[..., Any]:
                 result = deferred_call(self, RecordedCall(method_name, None, args), outcome, dense_strides(self))
                 if result is not None:
                     return result
-            elif outcome is not None and outcome.state.dtype == cell.dtype and not cell.is_shared:
+            elif outcome is not None and outcome.state.dtype == cell.dtype and _is_exclusive(self):
                 assert cell.node is not None
                 call = RecordedCall(op, None, (copied_argument(args[0]),))
                 cell.node = cell.node.then(call, outcome, cell.node.strides)
@@ -318,6 +324,11 @@ def _arithmetic_method(name: str) -> Callable[..., Any]:
         return self if result is self._cell.tensor and type(self) is TracedTensor else result
 
     return method
+
+
+def _is_exclusive(tensor: TracedTensor) -> bool:
+    """Return True if no other tensor shares the memory, and each element has memory, which changes in place need."""
+    return not tensor._cell.is_shared and all(tensor.stride())
 
 
 def _plain(value: Any, name: str = "") -> Any:
