@@ -524,10 +524,15 @@ def _materializing(name: str) -> Any:
             return getattr(type(real), name)(real, *args, **kwargs)  # called on the class, which torch's errors name
 
         return method
-    return property(
-        lambda self: getattr(self._materialize(reason), name),
-        lambda self, value: setattr(self._materialize(reason), name, value),
-    )
+
+    def replace(self: TracedTensor, value: Any) -> None:
+        """Set the attribute of this tensor only, not of others that share its memory."""
+        real = _plain(self, name).detach()
+        setattr(real, name, _plain(value))
+        self._cell = Cell(None, tuple(real.shape), real.dtype)
+        self._cell.tensor = real
+
+    return property(lambda self: getattr(self._materialize(reason), name), replace)
 
 
 for _name in _WITHOUT_DISPATCHER:
