@@ -15,9 +15,9 @@ from ..ops.image_by_image import run_all
 from ..ops.pixels.lists import stack_if_uniform
 from ..plan import Plan
 from ..runtime.device import ViewBatches, moved, to_device
+from ..tracing.cells import join_rows, unexpanded
 from ..tracing.columns import JobGroup, Placeholder, TailGroup, TracedBatch
 from ..tracing.plans import Key, head_plan, number_count, size_after, tail_plan
-from ..tracing.tensors import join_rows
 from .decodable import JobRows
 from .decode import in_memory_format
 from .part import RowsDecoding
@@ -130,9 +130,9 @@ class TracedImages:
             image = self._chunks[self._chunk_of_row[row]][int(self._index_in_chunk[row])].detach()
         if strides is None:
             return image.reshape(-1).view(image.shape)  # contiguous() would keep other strides of size 1
-        unexpanded = image[tuple(slice(None if stride else 1) for stride in strides)]  # a stride of 0 repeats channels
-        result = torch.empty_strided(unexpanded.shape, strides, dtype=image.dtype, device=image.device)
-        return result.copy_(unexpanded).expand(image.shape)
+        once = unexpanded(image, strides)
+        result = torch.empty_strided(once.shape, strides, dtype=image.dtype, device=image.device)
+        return result.copy_(once).expand(image.shape)
 
 
 class ReceivedBatch:

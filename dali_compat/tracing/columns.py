@@ -20,11 +20,12 @@ from torchvision import tv_tensors
 
 from ..data.headers import FACTS
 from ..runtime.device import mapped
+from .cells import Cell, Join
 from .nodes import Node
 from .operations import PixelFormat
 from .plans import Key, TailStep, format_after, merge_tails, size_after, split_steps, steps_without_flag
 from .sources import MemorySource
-from .tensors import REAL_CLASS, Cell, Join, TracedTensor, contiguous
+from .tensors import REAL_CLASS, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
 _MAX_RELATIVE_COST = 2.0  # of the images of one file; above it, the worker computes them

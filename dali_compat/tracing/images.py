@@ -93,8 +93,7 @@ def _defer_file(image: Any) -> Node | None:
     None."""
     if image.decoderconfig:
         record_reason("uses the image's draft() or thumbnail()")
-        return None
-    if len(image.tile) != 1 or image.fp is None:
+    if len(image.tile) != 1 or image.decoderconfig or image.fp is None:
         return None
     if image._mode not in _BANDS or "transparency" in image.info:
         record_reason(_mode_reason(image))

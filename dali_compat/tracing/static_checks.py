@@ -198,8 +198,9 @@ def with_inner(dataset, depth: int = _MAX_DATASET_DEPTH) -> Iterator[Any]:
     """Yield a data set and the data sets among its attributes, recursively."""
     yield dataset
     for value in attributes(dataset).values() if depth else ():
-        value = list(value.values()) if type(value) is dict else value
-        for entry in value if type(value) in (list, tuple) and len(value) <= _MAX_ENTRIES else (value,):
+        is_small = type(value) in (list, tuple, dict) and len(value) <= _MAX_ENTRIES
+        entries = value.values() if type(value) is dict else value
+        for entry in entries if is_small else (value,):
             if isinstance(entry, data.Dataset) or is_from_hugging_face(type(entry)):
                 yield from with_inner(entry, depth - 1)
 

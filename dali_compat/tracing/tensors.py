@@ -8,10 +8,9 @@ the methods in _WITHOUT_DISPATCHER, so they are replaced.
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils import data
@@ -20,92 +19,10 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from torchvision import tv_tensors
 
 from .calls import RecordedCall, copied_argument
+from .cells import Cell, Join, copied_cell
 from .convert import arithmetic
 from .nodes import Node, record_reason
 from .operations import OUTCOMES, Outcome, State, outcome_of
-
-
-class Join(NamedTuple):
-    """A call of torch.stack or torch.cat on ``number`` tensors."""
-
-    number: int
-    dim: int
-    is_cat: bool
-
-
-def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
-    """Stack or concatenate rows by nested calls of torch.stack and torch.cat. The innermost call comes first in
-    ``joins``."""
-    result = rows.reshape(*(join.number for join in reversed(joins)), *rows.shape[1:])
-    for axis, join in zip(reversed(range(len(joins))), joins, strict=True):
-        result = result.movedim(axis, axis + join.dim)
-        result = result.flatten(axis + join.dim, axis + join.dim + 1) if join.is_cat else result
-    return result.contiguous()
-
-
-class Cell:
-    """State of a deferred tensor, shared by tensors with the same memory.
-
-    Attributes:
-        node: node of the pixels; None for the result of torch.stack or torch.cat.
-        inputs: cells that were stacked or concatenated, which no other tensor has; empty otherwise. For the result of
-            unsqueeze(), the cell of its base.
-        joins: the calls of torch.stack and torch.cat, the innermost first.
-        tensor: the computed tensor; None while it is deferred.
-        offset: storage offset of a view, in elements.
-        base, call: for a view, the cell of its base, and the call that returns the view.
-        views: views of this cell.
-    """
-
-    __slots__ = "__weakref__", "base", "call", "dtype", "inputs", "joins", "node", "offset", "shape", "tensor", "views"
-
-    def __init__(
-        self,
-        node: Node | None,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        inputs: Sequence[Cell] = (),
-        joins: tuple[Join, ...] = (),
-    ):
-        self.node, self.inputs, self.joins, self.shape, self.dtype = node, inputs, joins, shape, dtype
-        self.tensor: torch.Tensor | None = None
-        self.offset = 0
-        self.base: Cell | None = None
-        self.call: RecordedCall | None = None
-        self.views: list[weakref.ref[Cell]] = []
-
-    @property
-    def is_deferred(self) -> bool:
-        """True if the tensor, or one of the tensors that it consists of, is not computed yet."""
-        if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
-            return False
-        return not self.inputs or any(cell.is_deferred for cell in self.inputs)
-
-    @property
-    def is_shared(self) -> bool:
-        """True if other tensors view the same memory, so that an in-place change would affect them."""
-        return self.base is not None or any(ref() is not None for ref in self.views)
-
-    def value(self) -> torch.Tensor:
-        if self.tensor is None:
-            with torch._C.DisableTorchFunction():
-                if self.base is not None:
-                    assert self.call is not None
-                    result = self.call.apply(self.base.value())
-                elif self.inputs:
-                    result = join_rows(torch.stack([cell.value() for cell in self.inputs]), self.joins)
-                else:
-                    assert self.node is not None
-                    result = self.node.value()
-                    result = _cloned(result) if self.node.used else result
-                if self.tensor is None:
-                    self.tensor = result
-        return self.tensor
-
-
-def _cloned(x: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the same strides. A stride of 0, which repeats channels, stays 0."""
-    return x[tuple(slice(None if stride else 1) for stride in x.stride())].clone().expand(x.shape)
 
 
 def tensor_of_cell(
@@ -236,7 +153,7 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
         return None
     if any(cell.inputs and not cell.is_deferred for cell in cells):  # it may differ from its inputs
         return None
-    inputs = [_copied_cell(one) for cell in cells for one in cell.inputs or (cell,)]
+    inputs = [copied_cell(one) for cell in cells for one in cell.inputs or (cell,)]
     shape = [*tensors[0].shape]
     if not -len(shape) - (not is_cat) <= dim < len(shape) + (not is_cat):
         return None
@@ -255,17 +172,6 @@ def _input_cell(x: torch.Tensor) -> Any:
     cell = Cell(None, tuple(x.shape), x.dtype)
     cell.tensor = x
     return cell
-
-
-def _copied_cell(cell: Cell) -> Cell:
-    """Return a cell with the same pixels, which in-place changes of the tensor do not affect."""
-    result = Cell(cell.node, cell.shape, cell.dtype)
-    if cell.is_deferred:
-        assert cell.node is not None
-        cell.node.used = True
-    else:
-        result.tensor = cell.value().clone()
-    return result
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -327,7 +233,7 @@ def _arithmetic_method(name: str) -> Callable[..., Any]:
 
 
 def _is_exclusive(tensor: TracedTensor) -> bool:
-    """Return True if no other tensor shares the memory, and each element has memory, which changes in place need."""
+    """Return True if a change in place can be recorded: no other tensor shares the memory, and no stride is 0."""
     return not tensor._cell.is_shared and all(tensor.stride())
 
 
@@ -426,21 +332,20 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
     assert base.node is not None
     node = base.node.then(call, outcome)
     cell = Cell(node, outcome.state.shape, outcome.state.dtype)
-    cell.base, cell.call, cell.offset = base, call, base.offset
+    cell.set_base(base, call)
     for _, (_, _, _, _, top, left, *_) in outcome.steps or ():  # one crop; no step for the whole tensor
         cell.offset += int(top) * tensor.stride(-2) + int(left) * tensor.stride(-1)
-    base.views.append(weakref.ref(cell))
     return tensor_of_cell(cell, strides, CLASS_OF_KIND[outcome.state.kind])
 
 
 def _unsqueeze(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
     """Return a deferred view with a batch dimension, as a stack of one image."""
-    base, dims = self._cell, args or (kwargs.get("dim"),)
-    if self._state is None or dims not in ((0,), (-1 - self.ndim,)) or len({*args, *kwargs}) != 1:
+    dim = args[0] if len(args) == 1 and not kwargs else kwargs.get("dim") if not args and len(kwargs) == 1 else None
+    if self._state is None or type(dim) is not int or dim not in (0, -1 - self.ndim):
         return self._materialize("uses the tensor's unsqueeze").unsqueeze(*args, **kwargs)
+    base = self._cell
     cell = Cell(None, (1, *base.shape), base.dtype, (base,), (Join(1, 0, False),))
-    cell.base, cell.call, cell.offset = base, RecordedCall("unsqueeze", None, (0,)), base.offset
-    base.views.append(weakref.ref(cell))
+    cell.set_base(base, RecordedCall("unsqueeze", None, (0,)))
     strides = torch.empty_strided(self.shape, self.stride(), device="meta").unsqueeze(0).stride()
     return tensor_of_cell(cell, strides)
 

@@ -167,6 +167,13 @@ class Nvjpeg:
         self.open -= 1
 
 
+@pytest.fixture
+def cuda(monkeypatch):
+    """Make torch report a GPU."""
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
+
+
 @pytest.mark.parametrize(
     "library, engines",
     [
@@ -179,10 +186,8 @@ class Nvjpeg:
         (Nvjpeg(state=5), 7),  # NVJPEG_STATUS_ALLOCATOR_FAILURE
     ],
 )
-def test_handle_keeps_the_engines_open_that_nvjpeg_reports(monkeypatch, library, engines):
+def test_handle_keeps_the_engines_open_that_nvjpeg_reports(monkeypatch, cuda, library, engines):
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
     handle = warm.Handle(0)
     assert handle.engines == engines and library.open == 1
     assert library.states == bool(engines and library.state == 0)
@@ -233,60 +238,8 @@ def test_fork_waits_for_the_decoder_and_the_child_has_none():
     assert made.closed == 1
 
 
-# ---- the handle, with a library that records calls
-
-
-class Library:
-    """nvJPEG that does not report the number of engines. ``statuses`` are those of opening a handle.
-
-    Attributes:
-        backends: requested backends in order.
-        destroyed: destroyed states and handles in order.
-    """
-
-    def __init__(self, *statuses: int):
-        self._statuses = list(statuses)
-        self.backends, self.destroyed = [], []
-
-    def nvjpegCreateEx(self, backend, device_allocator, pinned_allocator, flags, handle):
-        self.backends.append(backend)
-        handle._obj.value = 7
-        return self._statuses.pop(0)
-
-    def nvjpegJpegStateCreate(self, handle, state):
-        state._obj.value = 8
-        return 0
-
-    def nvjpegJpegStateDestroy(self, state):
-        self.destroyed.append(state.value)
-
-    def nvjpegDestroy(self, handle):
-        self.destroyed.append(handle.value)
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """Make torch report a GPU."""
-    stream = contextlib.nullcontext()
-    stream.synchronize = lambda: None
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-
-
-@pytest.mark.parametrize(
-    ("statuses", "backends", "destroyed"), [((0,), [3], [8, 7]), ((6, 0), [3, 0], [7])], ids=["engine", "no engine"]
-)
-def test_handle_is_closed_once_after_its_state(monkeypatch, cuda, statuses, backends, destroyed):
-    library = Library(*statuses)
-    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([library]))
-    handle = warm.Handle(0)
-    handle.close()
-    handle.close()
-    assert library.backends == backends and library.destroyed == destroyed
-
-
 def test_handle_that_fails_raises_with_the_status(monkeypatch, cuda):
-    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([Library(6, 2)]))
+    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([Nvjpeg(hardware=6, default=2)]))
     with pytest.raises(RuntimeError, match="nvjpegCreateEx returned status 2"):
         warm.Handle(0)
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([]))
