@@ -121,7 +121,8 @@ def test_bench_of_a_url_prints_its_speed(served, what):
     if what == "all.tar":
         assert main(["pack", str(root / "train"), str(root / "all.tar")]) == 0
     transform = "T.Compose([T.Resize((8, 8)), T.ToTensor()])"
-    options = ["--device", "cpu", "--batch-size", "4", "--batches", "2", "--transform", transform]
+    # more timed batches than are fetched ahead, so that some objects are fetched while the time is measured
+    options = ["--device", "cpu", "--batch-size", "4", "--batches", "8", "--transform", transform]
     code, out, err = command("bench", f"{server.url}/{what}", *options)
     # A busy machine may answer after the client's timeout: any count will do, another test checks it.
     assert code == 0 and "\nloading " in out and re.search(r"\d+ requests sent again", out), err + out
