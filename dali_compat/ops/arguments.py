@@ -40,6 +40,8 @@ def interpolation_of(t) -> str:
 
 def interpolation_named(mode: Any) -> str:
     """Return the name of an interpolation, from an InterpolationMode, a name or Pillow's number."""
+    if type(mode) is InterpolationMode:
+        return mode.value
     if isinstance(mode, Integral):
         return _FROM_INT[int(mode)]
     return InterpolationMode(mode).value

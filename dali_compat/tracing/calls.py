@@ -36,6 +36,8 @@ class RecordedCall(NamedTuple):
 
     def with_copies(self) -> RecordedCall:
         """Return the call with copies of mutable arguments, which the caller could change later."""
+        if not self.kwargs and CONSTANT.issuperset(map(type, self.args)):
+            return self
         return RecordedCall(self.name, self.function, copied_argument(self.args), copied_argument(self.kwargs))
 
     def apply(self, image: Any) -> Any:

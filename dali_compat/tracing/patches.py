@@ -232,8 +232,8 @@ def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) ->
     if name == "augment" and outcome.steps:
         ((_, (_, which, _)),) = outcome.steps
         name = _POLICY_FUNCTIONS.get(AUGMENTATIONS[int(which)], name)
-    is_flip = all(kind.op == "flip" for kind, _ in outcome.steps or ())
-    is_elementwise = (is_flip or not TRAITS[name].is_contiguous) and shape == tuple(tensor.shape)
+    is_elementwise = not TRAITS[name].is_contiguous or all(kind.op == "flip" for kind, _ in outcome.steps or ())
+    is_elementwise = is_elementwise and shape == tuple(tensor.shape)
     return dense_strides(tensor) if is_elementwise else contiguous(shape)
 
 

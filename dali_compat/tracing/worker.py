@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
@@ -28,6 +29,7 @@ class TracingWorker:
         self._function, self._table, self._exact = function, table, exact
 
     def __call__(self, number: int) -> None:
+        gc.freeze()  # else each full collection visits, and after a fork copies, all objects of the loading process
         Finalize(None, _exit_if_orphaned, (os.getppid(),), exitpriority=_BEFORE_QUEUES)
         begin_tracing(self._table)
         if self._function is not None:
