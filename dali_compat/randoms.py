@@ -18,8 +18,8 @@ _FAR = 256  # above this stride, skipping numbers is faster than drawing all of 
 
 
 class Randoms:
-    """Uniform random numbers in [0, 1) for ``count`` samples of an epoch. They are at ``position``, ``position +
-    stride`` and so on. ``stride`` is the number of ranks that share the epoch."""
+    """Uniform random numbers in [0, 1) for ``count`` samples of an epoch. The samples' positions in the epoch are
+    ``position``, ``position + stride`` and so on. ``stride`` is the number of ranks that share the epoch."""
 
     def __init__(self, seed: int, position: int, count: int, stride: int = 1):
         self.seed, self.position, self.count, self.stride = seed, position, count, stride

@@ -2,8 +2,9 @@
 
 A list is valid while the modification time and inode of the root and of every folder below it are unchanged. These
 change when a file or folder is added, removed or renamed. A folder modified less than two seconds before it was listed
-may have changed again within the same tick of the file system's clock, so the next start lists it again. Ranks of the
-same job that started before the listing still use the list. Otherwise each would list the folder again.
+may have changed again within the same tick of the file system's clock, so a process that starts later lists the root
+again. A process that called cached_samples() before the listing began, such as another rank of the same job, uses the
+list.
 
 Only the user may access the list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it names
 files outside of the root.

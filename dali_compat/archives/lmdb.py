@@ -153,7 +153,7 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
     if targets.dtype.kind not in "iu":
         raise ValueError(f"labels are {targets.dtype}, not integers")
     if targets.ndim > 1 or not is_target(int(targets.max())):
-        raise ValueError(f"labels has {targets[-1] if targets.ndim > 1 else targets.max()}, not a class number")
+        raise ValueError(f"labels must be class numbers, got {targets[-1] if targets.ndim > 1 else targets.max()}")
     return targets
 
 

@@ -47,7 +47,8 @@ class DaliBatch(Batch):
     """A batch whose images are decoded by DALI or PIL.
 
     These methods are called in order. Only start() and finish() are required. finish() does the work of methods that
-    were not called, and raises exceptions of the earlier methods.
+    were not called. If one of the methods 2 to 6 raises an exception, it is stored, the methods after it do nothing,
+    and finish() raises it.
 
     1. request: request objects from object storage.
     2. announce: let other processes read headers.
@@ -61,8 +62,8 @@ class DaliBatch(Batch):
 
     Args:
         epoch, indices, begin, error: see Batch.
-        is_substitute: whether this batch is one sample that replaces an unreadable one. PIL always reads it, so its
-            pixels do not depend on when it is read.
+        is_substitute: whether this batch is one sample that replaces an unreadable one. PIL always decodes it, so that
+            its pixels are the same whenever it is loaded.
 
     Attributes:
         started: whether start() was called, or is not needed because of ``error``.

@@ -188,7 +188,7 @@ class Progress:
 
     def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
         """Return an iterator over the sampler's batches after those already returned. Warn and restart the epoch if the
-        sampler returns other indices than before the checkpoint.
+        sampler returns different indices than it did before the checkpoint.
 
         Args:
             indices: iter() of the sampler.

@@ -187,8 +187,8 @@ class Bucket:
 
 
 class Hub:
-    """Fetch and list files of the Hugging Face Hub, with the methods of Bucket. An interrupt does not wait for
-    requests.
+    """Fetch and list files of the Hugging Face Hub, with the methods of Bucket. Requests run in daemon threads, so that
+    an interrupt need not wait for them.
 
     Args:
         root: hf://datasets or hf://models.

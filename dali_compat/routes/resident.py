@@ -113,8 +113,8 @@ class ResidentRoute:
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Raise Unsupported if the device has not enough memory for the images that are not on it yet. Memory that only
-        the previous route ``before`` uses counts as free."""
+        """Raise Unsupported if the device does not have enough memory for the images that are not on it yet. Memory
+        that only the previous route ``before`` uses counts as free."""
         missing = {one.key: one.bytes for one in self.datasets.values() if one.pixels is None and self._copies(one)}
         if not missing:
             return

@@ -170,7 +170,7 @@ def size_after(key: Key, numbers: Any, size: Any) -> Any:
 
 
 def steps_without_flag(tail: Sequence[TailStep]) -> Key:
-    """Return the key of those steps of a tail that have no flag, so that no image can skip them."""
+    """Return the key of a tail's steps that have no flag. Images cannot skip these steps."""
     return tuple(key_step for key_step, _ in tail if not key_step[0].has_flag)
 
 

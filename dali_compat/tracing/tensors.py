@@ -66,7 +66,7 @@ class TracedTensor(torch.Tensor):
         return result
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Compute the pixels, which gradients require."""
+        """Set ``requires_grad``. Compute the pixels first if it is True."""
         if requires_grad:
             self._materialize("asks for gradients")
         return super().requires_grad_(requires_grad)

@@ -68,8 +68,8 @@ class Feed:
     def _take(self, source: int) -> list:
         """Return a source's arrays of the next batch.
 
-        The first schedule_run() calls each source ``depth`` times. All but the first of these calls return a single
-        sample of the batch, whose result is dropped.
+        The first schedule_run() calls each source ``depth`` times. The first of these calls returns the whole batch.
+        The others return only its first sample, and the pipeline's outputs for them are dropped.
         """
         _, waiting = self._waiting[source]
         if not waiting:

@@ -70,8 +70,8 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Return True if the calling thread must run the task. All but the first call return False, because a thread
-        pool may also run a task whose submit() has raised an error."""
+        """Return True on the first call, unless the task was cancelled. The calling thread must then run the task. A
+        second call is possible, because a thread pool may run a task even if its submit() raised an error."""
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()

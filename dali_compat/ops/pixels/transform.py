@@ -96,10 +96,11 @@ def _nearest(images, positions, ends):
 
 
 def _cells(images, positions, ends, reach):
-    """Return the pixels around each position, (n, C, rows, columns, h, w) int16, and the distances in x and y of the
-    position from the pixel at offset 0.
+    """Return (pixels, dx, dy) for each position.
 
-    ``reach`` holds the offsets of the rows and columns. Pixels outside of the image repeat the border.
+    ``pixels`` are those around the position, (n, C, rows, columns, h, w) int16. Pixels outside of the image repeat the
+    border. ``dx`` and ``dy`` are the position's distances from the center of the pixel at offset 0, (n, 1, h, w).
+    ``reach`` holds the offsets of the rows, which are also those of the columns.
     """
     low = positions.sub_(0.5).floor()
     dx, dy = positions.sub_(low)
