@@ -297,11 +297,10 @@ def _distance(a: Any, b: Any) -> float | None:
         return (
             None if not isinstance(a, torch.Tensor) or a.shape != getattr(b, "shape", None) else float(not _same(a, b))
         )
-    return float((_unit(a) - _unit(b)).abs().mean()) if a.numel() else 0.0
-
-
-def _unit(image: torch.Tensor) -> torch.Tensor:
-    return image.double() if image.is_floating_point() else image.double() / 255
+    if not a.numel():
+        return 0.0
+    has_levels = not a.is_floating_point() or a.abs().max() > 16  # 0 to 255, also as floats
+    return float((a.double() - b.double()).abs().mean()) / (255 if has_levels else 1)
 
 
 def _relations(theirs: list, twice: list, ours: list, paths: list[str], limit: float) -> Iterator[Finding]:
