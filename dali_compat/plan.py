@@ -25,7 +25,7 @@ NOWHERE = "-"
 class ImageSpec:
     """Properties of an image between two of torchvision's transforms."""
 
-    kind: str = "pil"  # or "tensor" (plain), "Image" (tv_tensors.Image) or "array" (NumPy), all of them CHW
+    kind: str = "pil"  # or one of the CHW kinds "tensor" (plain), "Image" (tv_tensors.Image) and "array" (NumPy)
     dtype: torch.dtype = torch.uint8  # 0..255; floating point is 0..1 (0..255 after ToDtype(scale=False))
     normalized: bool = False  # True after Normalize
     channels: int = 3  # or 1
@@ -53,7 +53,7 @@ class Gate(NamedTuple):
     "choose" step has drawn ``value`` for it, at position ``rank``."""
 
     stream: int  # random stream of the "choose" step
-    value: int  # number of the container's branch with the step
+    value: int  # number of the branch that contains the step
     rank: int = 0  # position in RandomOrder's permutation
 
 
@@ -83,7 +83,7 @@ class Operation:
     converts: bool = False  # a value depends only on the same input value, so engines fuse it at the end
     takes_lists: bool = False  # the kernel also takes a list of images (C, H, W) of different sizes
     takes_frames: bool = False  # images may have a black frame; ``area`` is the number of pixels inside
-    in_batches: bool = False  # on a CPU, the kernel gets batches of large images, not single ones in threads
+    in_batches: bool = False  # on a CPU, the kernel gets batches even of large images, not single images in threads
     calls_user: bool = False  # the kernel is user code; the result must have the size in Step.gives
     keeps_info: bool = False  # Pillow's result has the ``info`` of the input
 

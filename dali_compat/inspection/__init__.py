@@ -2,8 +2,8 @@
 
 The modules, in reading order:
 
-- wrappers: find_transforms() returns the transforms that a callable applies to an image, or raises NotUnderstood. The
-  loader then runs the callable itself, as in a custom data set.
+- wrappers: find_transforms() returns the transforms that a callable applies to an image. If it raises NotUnderstood,
+  the loader runs the callable itself, as in a custom data set.
 - evaluator: evaluates source code. scope: looks up variables. source: finds the syntax tree of a function, and compares
   it with the function's bytecode. method_calls: transforms that stand for calls of image methods.
 - objects: inspection of objects, classes and functions.

@@ -51,7 +51,7 @@ class NotUnderstood(Exception):
 
 
 class Image:
-    """A placeholder for an image. ``path`` contains the index in Evaluator.applied of each transform applied to it."""
+    """A placeholder for an image. ``path`` lists the transforms applied to it, as indices of Evaluator.applied."""
 
     def __init__(self, path: tuple[int, ...] = ()):
         self.path = path
@@ -307,7 +307,7 @@ class Evaluator:
         """Return an iterable with the values that iterating over ``value`` yields."""
         if type(value) is nn.ModuleList:
             return list(value._modules.values())
-        if self._is_created(value):  # an iterator of the user's would change
+        if self._is_created(value):  # iterating over the user's own iterator would advance it
             return value
         if type(value) not in _CONTAINERS or len(value) > _MOST:
             raise NotUnderstood(f"it iterates over {'the image' if type(value) is Image else type(value).__name__}")

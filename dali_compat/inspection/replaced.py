@@ -132,6 +132,6 @@ def _is_own(owner, name: str) -> bool:
 def _accepts(accepts, head: bytes) -> bool:
     try:
         took = accepts is None or accepts(head.ljust(16, b"\0"))
-    except Exception:  # Pillow decides what the error means
+    except Exception:  # Pillow handles the error
         return True
     return bool(took) and not isinstance(took, str)

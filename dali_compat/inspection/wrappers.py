@@ -12,7 +12,7 @@ class AppliedTransforms(NamedTuple):
     """The transforms that a callable applies to an image, and the structure of its result."""
 
     structure: Any  # the callable's result, with each image replaced by its index in ``paths``; 0 for a single image
-    paths: tuple[tuple[int, ...], ...]  # for each returned image, the indices in ``transforms`` of those applied to it
+    paths: tuple[tuple[int, ...], ...]  # for each returned image, the indices in ``transforms`` of its transforms
     transforms: tuple[Any, ...]  # in the order of application; a transform that is applied twice occurs twice
 
     @property
@@ -28,7 +28,7 @@ def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransform
         known: returns True for the class of a transform with a translation.
 
     Raises:
-        NotUnderstood: the callable may do anything else, or applies no transforms.
+        NotUnderstood: the callable may do more than apply transforms, or applies none.
 
     Example::
 
@@ -52,7 +52,8 @@ def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransform
 
 
 def _structure(result, paths: list[tuple[int, ...]]) -> Any:
-    """Return ``result`` with each image replaced by its index in ``paths``, to which the image's path is appended."""
+    """Append the path of each image in ``result`` to ``paths``. Return ``result`` with each image replaced by the index
+    of its path."""
     kind = type(result)
     if kind is Image:
         paths.append(result.path)

@@ -1,4 +1,4 @@
-"""Read the arguments of transforms, and determine how torchvision computes."""
+"""Read the arguments of transforms, and determine how torchvision resizes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Return "pil" for a PIL image, otherwise "v1" or "v2", the version of the transform whose arithmetic kernels
-    use."""
+    """Return whose arithmetic kernels use: "pil" for a PIL image, otherwise "v1" or "v2", the transform's version."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)

@@ -107,7 +107,7 @@ define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
     """Return EXACT, or "within 1e-6" if the step multiplies by a reciprocal where torchvision divides. DALI does so,
-    and CPU kernels unless exact=True."""
+    and so do CPU kernels unless exact=True."""
     return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
 
 

@@ -16,7 +16,7 @@ from ..plan import Draw, Step
 
 Arrays = dict[str, np.ndarray]
 
-_MOST_PIXELS = 1 << 29  # of an output image; Pillow does not open images of a third of that
+_MOST_PIXELS = 1 << 29  # of an output image; Pillow refuses to open an image with a third as many
 _SIDES = 4  # (height, width) of the input and of the output
 
 _DRAWS: dict[str, tuple[int | Callable[..., int] | None, Callable]] = {}
@@ -171,8 +171,8 @@ def width_of(layout: Any, sized: bool) -> int:
 
 @draws(uniforms=lambda at, layout, sized: at + width_of(layout, sized))
 def draw_given(sizes, u, *, at, layout, sized):
-    """Return the arguments that the data set's code has chosen. Columns ``at`` and following of ``u`` contain them
-    instead of random numbers.
+    """Return the arguments that the data set's code has chosen. The columns of ``u`` from ``at`` on contain these
+    arguments instead of random numbers.
 
     ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the (height, width) of the
     traced image before and after the step come first.

@@ -172,7 +172,7 @@ def _in_fixed_point(matrix) -> np.ndarray:
 
 
 def _off_edges(rows, otherwise: float) -> np.ndarray:
-    """Return matrices (N, 2, 3), shifted in x and y so that rounding does not select another pixel than Pillow.
+    """Return matrices (N, 2, 3), shifted in x and y so that rounding selects the same pixels as in Pillow.
 
     Rotations by right angles and scales by powers of two may map lines of pixels exactly onto pixel edges, where Pillow
     takes the pixel with the higher index. Such matrices are shifted by _BETWEEN, others by ``otherwise``.

@@ -163,7 +163,7 @@ def _sub_policies(policy: str, like: str) -> tuple[np.ndarray, np.ndarray, np.nd
 def augment(images, arrays, *, interpolation, fill, like, version):
     """Apply an operation to each image as torchvision's policies do. ``which`` -1 means no operation.
 
-    ``version`` is "v1" or "v2", because v2's Solarize uses thresholds from 0 to 1.
+    ``version`` is "v1" or "v2". In v2, the thresholds of Solarize are from 0 to 1.
     """
     which, magnitude = arrays["which"], arrays["magnitude"]
     chosen, numbers = _CODES[which], np.zeros((len(images), 6))

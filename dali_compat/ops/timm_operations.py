@@ -62,7 +62,7 @@ class Conversion(NamedTuple):
     """The conversion of a magnitude to the value that a function of timm takes."""
 
     function: str  # name in timm: one of OPERATIONS, or gaussian_blur_rand
-    # called with arrays (magnitude, negative), and reach; None if the function takes no value
+    # called as value(magnitude, negative, reach), the first two arrays; None if the function takes no value
     value: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None
     signed: bool = False  # whether the value has a random sign
 
@@ -252,8 +252,8 @@ for _name in ("equalize", "invert", "solarize", "solarize_add", "contrast", "bri
 
 
 def _matrix(at: int):
-    """Return a function that returns matrices (N, 6) from output to input pixels. They are identity matrices, except
-    for element ``at``, which is ``value``."""
+    """Return a function that takes values (N,) and an image size. It returns matrices (N, 6) from output to input
+    pixels: the identity matrix with the value in place of element ``at``."""
 
     def made(value, size):
         matrix = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(value), 1))

@@ -136,7 +136,7 @@ def _is_timms(function) -> bool:
 
 
 def _refuse_other_conversions(t, ops, descriptions: tuple[Operation, ...]) -> None:
-    """Raise Untranslatable if timm's own code computes other values than applied(), for the same random numbers."""
+    """Raise Untranslatable if timm's own code and applied() compute different values from the same random numbers."""
     certain = tuple(one._replace(prob=1.0) for one in descriptions)
     kinds = descriptions + certain
     tries = [(at, *_recorded_call(op, kinds[at], seed)) for at, op in enumerate((*ops, *ops)) for seed in range(_TRIES)]
@@ -185,7 +185,7 @@ class _Blurred:
 
 
 def _refuse_other_code(t, names: str) -> None:
-    """Raise Untranslatable if the __call__ of the object's class is not timm's, or uses other names than ``names``."""
+    """Raise Untranslatable if the __call__ of the object's class is not timm's, or uses a name not in ``names``."""
     method = function_of(type(t).__call__)
     code = getattr(method, "__code__", None)
     if code is None or not _is_timms(method) or not set(code.co_names) <= set(names.split()):

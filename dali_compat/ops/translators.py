@@ -44,8 +44,8 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:
-        *types: the exact classes, and None (ignored) for a class that an older version lacks. A subclass of a class of
-            torchvision is translated if it changes only the constructor.
+        *types: the exact classes, and None (ignored) for a class that an older version lacks. A subclass of a
+            torchvision class is translated, too, if it changes only the constructor.
         consumes: names of the constructor arguments that the translator handles, separated by spaces. If another
             argument differs from its default, the transform is called sample by sample, so that no argument is
             silently ignored.
@@ -87,7 +87,7 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
 
 
 def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, **args: Any) -> tuple[Step, ...]:
-    """Return steps for a custom translator that call a function on whole batches.
+    """Return steps that call a function on whole batches, for a custom translator.
 
     Args:
         function: called as ``function(images, **args)``; returns the new images. ``images`` is (N, C, H, W) on the
@@ -96,7 +96,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
             because plans are compared by their functions.
         spec: describes the function's output. If it differs from the translator's input, pass ``spec.but(...)``. If
             input sizes differ, the output may only have these sizes or one common size. Another shape or dtype raises
-            ValueError.
+            ValueError when a batch is computed.
         uniforms: number of random numbers per sample, passed as ``uniforms=``, (N, uniforms) float32 in [0, 1) on the
             device. They depend on the seed, but not on the device or the batch size.
         **args: further arguments of the function, hashable or compared by identity.
@@ -129,8 +129,8 @@ class Nested:
 
 
 class Branch(NamedTuple):
-    """Transforms of a container for samples whose draw equals ``value``. For RandomOrder, which draws a permutation,
-    the entry at ``rank`` is compared."""
+    """Transforms of a container for samples whose draw equals ``value``. RandomOrder draws a permutation, whose entry
+    at ``rank`` has to equal ``value``."""
 
     value: int
     transforms: tuple[Any, ...]

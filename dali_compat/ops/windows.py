@@ -167,7 +167,7 @@ def draw_random_crop(sizes, u, *, size):
     return window_arrays(np.floor(u * (room + 1)), np.broadcast_to(size, sizes.shape))
 
 
-# ---- transforms that exist only in v2, whose arithmetic with torch.rand is in float32
+# ---- transforms that exist only in v2; they compute with torch.rand in float32
 
 
 @draws(uniforms=4)

@@ -48,9 +48,9 @@ def install(
 
     torch's class itself is patched, so it does not matter where or when the class was imported, and subclasses are
     included. A loader over an image folder, an archive or images in memory (from this package, torchvision or timm), or
-    over a custom data set that leaves its images to DALI, becomes a dali_compat.DataLoader. Any other loader remains
-    torch's; if it serves images, ``fallback`` selects whether a warning or an error gives the reason. Loaders that
-    exist already do not change. A second call replaces the options of the first.
+    over a custom data set whose images DALI can decode, becomes a dali_compat.DataLoader. Any other loader remains
+    torch's; if it loads images, ``fallback`` selects how the reason is reported. Existing loaders do not change. A
+    second call replaces the options of the first.
 
     Args:
         exact, device, cache, fallback: as in DataLoader. A loader that is constructed with one of these options keeps
@@ -60,7 +60,7 @@ def install(
         **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
 
     Returns:
-        A context manager that restores the state before the call on exit.
+        A context manager. On exit, it restores the state from before the call.
 
     Raises:
         ValueError: fallback is none of "warn", "silent" and "error".
@@ -92,7 +92,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Restore torch.utils.data.DataLoader. Loaders that were constructed meanwhile do not change.
+    """Restore torch.utils.data.DataLoader. Existing loaders do not change.
 
     Examples:
         >>> _ = install(device="cpu")

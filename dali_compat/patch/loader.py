@@ -30,8 +30,8 @@ made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
 
 
 class InstalledLoader(DataLoader):
-    """DataLoader with the options of install() as defaults. A framework that constructs another loader from the class
-    and arguments of this one then keeps these options."""
+    """DataLoader with the options of install() as defaults. If a framework constructs another loader from this loader's
+    class and arguments, the new loader has these defaults, too."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         options = {} if Patched.now is None else Patched.now.options
@@ -39,8 +39,9 @@ class InstalledLoader(DataLoader):
 
 
 def convert(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
-    """Turn ``loader`` into a dali_compat.DataLoader with torch's arguments, and return None. If a framework needs a
-    feature that dali_compat lacks, return the reason instead."""
+    """Turn ``loader`` into a dali_compat.DataLoader, and return None. ``args`` and ``kwargs`` are the arguments of its
+    constructor. If a framework needs a feature that dali_compat lacks, return the reason without changing ``loader``.
+    """
     if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in framework_calls()):
         return "Accelerate's dispatch_batches=True sends batches from one process to the others"
     check_nothing_is_skipped_twice()
@@ -112,9 +113,8 @@ def check_nothing_is_skipped_twice() -> None:
 
 
 def options_of(dataset: Any) -> dict[str, Any]:
-    """Return the options of the loader that the script created over ``dataset``, from which a framework now creates
-    another loader. Return {} if no framework does. With Accelerate, the default device is that of its process.
-    """
+    """Return the options of the script's loader over ``dataset`` if a framework is constructing another loader from it,
+    else {}. With Accelerate, the default device is that of its process."""
     options: dict[str, Any] = {}
     for one in _script_loaders(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._store_arguments).kwonlyargs}

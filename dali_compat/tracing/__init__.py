@@ -1,6 +1,7 @@
 """Tracing of custom data sets.
 
-Their code runs unchanged in torch's own loader, on images and tensors whose pixels are not computed yet (deferred).
+The code of a data set runs unchanged in torch's own loader, but its images and tensors are deferred: their pixels are
+not computed yet.
 
 The modules, in reading order:
 
@@ -9,8 +10,8 @@ The modules, in reading order:
 - operations: a State is the size, mode and dtype of a deferred image. An Outcome is the State after an operation, and
   the steps that compute it. geometry, color, convert: outcomes of the operations. calls: recorded calls.
 - images: Pillow's images with a Node in place of the core. tensors: a torch.Tensor subclass without data. cells: the
-  Node of such a tensor, or the tensors that it stacks, shared by its views. decoders: the decoders of torchvision.io
-  and torchcodec. patches: the list of replaced functions of Pillow, torchvision and torch.
+  storage of such a tensor, which is a Node, or the tensors that it stacks or views. decoders: the decoders of
+  torchvision.io and torchcodec. patches: the list of replaced functions of Pillow, torchvision and torch.
 - sources: encoded files, and the table of their headers, which worker processes share.
 - plans: the split of a node's steps into a head, which becomes a DALI pipeline, and a tail, which torch runs.
 - columns: a batch as arrays of numbers. worker: wrappers of ``collate_fn`` and ``worker_init_fn``, and the seeds of

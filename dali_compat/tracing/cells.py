@@ -31,12 +31,12 @@ def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
 
 
 class Cell:
-    """State of a deferred tensor, shared by tensors with the same memory.
+    """Storage of a deferred tensor, shared with aliases such as detach(). A view has a cell that refers to its base.
 
     Attributes:
-        node: node of the pixels; None for the result of torch.stack or torch.cat.
-        inputs: cells that were stacked or concatenated, which no other tensor has; empty otherwise. For the result of
-            unsqueeze(), the cell of its base.
+        node: node of the pixels; None for a tensor that was never deferred, or is computed from ``inputs``.
+        inputs: copies of the cells that were stacked or concatenated; for the result of unsqueeze(), the cell of its
+            base; otherwise empty.
         joins: the calls of torch.stack and torch.cat, the innermost first.
         tensor: the computed tensor; None while it is deferred.
         offset: storage offset of a view, in elements.
@@ -63,14 +63,14 @@ class Cell:
 
     @property
     def is_deferred(self) -> bool:
-        """True if the tensor, or one of the tensors that it consists of, is not computed yet."""
+        """True if pixels are not computed yet. A join is computed if all inputs are; a view, if its base is."""
         if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
             return False
         return not self.inputs or any(cell.is_deferred for cell in self.inputs)
 
     @property
     def is_shared(self) -> bool:
-        """True if other tensors view the same memory, so that an in-place change would affect them."""
+        """True if an in-place change would affect other tensors, because this is a view or has views."""
         return self.base is not None or any(ref() is not None for ref in self.views)
 
     def set_base(self, base: Cell, call: RecordedCall) -> None:
@@ -98,7 +98,7 @@ class Cell:
 
 
 def unexpanded(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """Return a tensor without the repeated elements of dimensions whose stride in ``strides`` is 0."""
+    """Return a view of ``x`` with size 1 in each dimension whose stride in ``strides`` is 0."""
     return x[tuple(slice(None if stride else 1) for stride in strides)]
 
 

@@ -143,7 +143,7 @@ def _run_child(function: Callable[[], Any], send: int, parent: int) -> None:
 
 
 def _refuse_manager(*args, **kwargs):
-    raise RuntimeError("it uses an object of a multiprocessing.Manager, which a trial would change")
+    raise RuntimeError("the data set uses an object of a multiprocessing.Manager, which a trial would change")
 
 
 def _unshare_file(number: int) -> None:

@@ -68,7 +68,7 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if bit-exact results are required, which kernels do not guarantee for floating point.
+    """Return True if results must be bit-exact, but the image is floating point, for which kernels are not exact.
 
     torch's last bit depends on a value's position in memory and on the number of threads.
     """

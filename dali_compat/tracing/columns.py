@@ -28,7 +28,7 @@ from .sources import MemorySource
 from .tensors import REAL_CLASS, TracedTensor, contiguous
 
 _CLASSES = list(REAL_CLASS)
-_MAX_RELATIVE_COST = 2.0  # of the images of one file; above it, the worker computes them
+_MAX_RELATIVE_COST = 2.0  # see _relative_cost(); above it, the worker computes the images of a file
 _SMALL = 64 << 10  # bytes of a tensor; a larger one is sent in shared memory
 _TV_TENSORS = frozenset(one for one in vars(tv_tensors).values() if isinstance(one, type))
 _DECODING = 2  # cost of decoding a pixel, relative to an operation on it
@@ -36,7 +36,7 @@ _DECODING = 2  # cost of decoding a pixel, relative to an operation on it
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Takes the place of a deferred tensor in the result of ``collate_fn``.
+    """Replacement for a deferred tensor in the result of ``collate_fn``.
 
     Attributes:
         row: index of the tensor's first row.
@@ -193,8 +193,10 @@ def _is_converted(node: Node) -> bool:
 
 
 def _relative_cost(nodes: list[Node]) -> float:
-    """Return the cost of computing the images of one file separately, as a multiple of the cost if operations that they
-    share run once."""
+    """Return the cost of computing the images of one file in the batch, relative to the cost in the worker.
+
+    Both decode the file once. The batch repeats operations that several images share; the worker runs these once.
+    """
     shared: dict[int, int] = {}
     separate = 0
     for node in nodes:

@@ -1,7 +1,7 @@
 """Decoders of torchvision.io and torchcodec, whose result is deferred if it equals Pillow's image.
 
-RGB from a JPEG or PNG and gray from a gray file are equal if the decoder's build of libjpeg-turbo interpolates as
-Pillow's does. The original function decodes other modes, such as GRAY from a color JPEG.
+Only RGB from a JPEG or PNG, and gray from a gray file, are deferred. A JPEG also requires that the decoder's build of
+libjpeg-turbo interpolates as Pillow's does. The original function decodes other modes, such as GRAY from a color JPEG.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .operations import OUTCOMES, Outcome, State
 from .tensors import tensor_of
 
 _TYPES = torch.Tensor, str, Path, bytes, bytearray
-DECODERS: dict[str, dict[str, tuple[type, ...]]] = {  # of each function by module: types of its first argument
+DECODERS: dict[str, dict[str, tuple[type, ...]]] = {  # types of the first argument, by module and function
     "torchvision.io.image": {"decode_image": _TYPES[:3], "decode_jpeg": _TYPES[:1], "decode_png": _TYPES[:1]}
     | {"read_image": _TYPES[1:3]},
     "torchcodec.decoders._image_decoders": dict.fromkeys(("decode_image", "decode_jpeg", "decode_png"), _TYPES),
@@ -56,7 +56,7 @@ def _node(original: Any, data: Any, mode: Any = "UNCHANGED", **kwargs: Any) -> N
     pil_mode = {"RGB": "RGB", "GRAY": "L", "UNCHANGED": image.mode}.get(getattr(mode, "name", mode).upper(), "")
     device_and_dtype = str(kwargs.get("device", "cpu")), kwargs.get("output_dtype", "auto")
     if pil_mode not in ("RGB", image.mode) or pil_mode not in FILE_STEPS or device_and_dtype not in _SUPPORTED:
-        record_reason("decodes files in other modes than RGB")
+        record_reason("decodes files in modes other than RGB")
         return None
     upright, orientation = Outcome(State("pil", pil_mode, (3 if pil_mode == "RGB" else 1, *file.state.size)), ()), 1
     if "exif" in image.info and kwargs.get("apply_exif_orientation", "torchcodec" in original.__module__):

@@ -221,7 +221,7 @@ def _warp(op: str, before: State, after: State, numbers, layout, **args) -> tupl
 
 
 def warp_args(s: State, backend: str, interpolation, fill) -> dict[str, Any] | None:
-    """Return the constant arguments of all warp kernels; None if no kernel supports them."""
+    """Return the constant arguments that all warp steps have; None if no kernel supports the image or arguments."""
     name, fills = interpolation_named(interpolation), _channel_fills(s, fill)
     has_kernel = is_supported(s) and name in (_WARP_PIL if backend == "pil" else _WARP_TENSORS) and fills is not None
     has_kernel = has_kernel and (s.channels == 3 or not name.startswith("nearest"))  # one channel may be a mask

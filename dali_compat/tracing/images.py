@@ -1,4 +1,4 @@
-"""Real Pillow images whose core is deferred.
+"""Pillow images whose core, the C object that holds the pixels, is deferred.
 
 Pillow reads only the header when it opens a file. While a thread traces, the first method that needs the pixels sets
 the image's core, ``Image._im``, to a :class:`~.nodes.Node`, as if the image were loaded. The methods below return an
@@ -288,7 +288,7 @@ def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..
 
 
 def in_place_of(original: Any, function: Any) -> Any:
-    """Give ``function`` the name and docstring of ``original``, which it replaces, and return it."""
+    """Return ``function`` with the name and docstring of ``original``, which it replaces."""
     setattr(functools.wraps(original)(function), STANDS_FOR, original)
     return function
 

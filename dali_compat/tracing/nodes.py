@@ -1,4 +1,4 @@
-"""Deferred images and tensors, as a file and the operations on it.
+"""Deferred images and tensors, each stored as a file and the operations on it.
 
 The pixels of a :class:`Node` never change. An image stores its node in place of Pillow's core (images.py), and a tensor
 in a :class:`~.tensors.Cell`. The functions of Pillow and torchvision compute pixels at the first access.
@@ -19,7 +19,7 @@ from .calls import RecordedCall
 from .operations import Outcome, State, Step
 from .sources import FileSource, MemorySource
 
-pillow_open = Image.open  # before a user's code may replace it
+pillow_open = Image.open  # saved before the user's code can replace it
 
 
 class _Switches(threading.local):
@@ -83,7 +83,7 @@ class Node:
         state: the known kind, mode, shape and dtype.
         steps: steps that compute these pixels in a batch; None if no kernels can.
         strides: strides of a tensor, in elements; None if it is contiguous.
-        used: whether another node is computed from this one, so that its pixels must not be changed.
+        used: whether another node or tensor uses these pixels. If so, they must not be changed.
     """
 
     __slots__ = ("_lock", "_value", "call", "parent", "source", "state", "steps", "strides", "used")

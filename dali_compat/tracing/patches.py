@@ -49,7 +49,7 @@ from .tensors import (
     view,
 )
 
-# functions that operations of policies call
+# the torchvision function that a policy operation calls
 _POLICY_FUNCTIONS = {"Rotate": "rotate", "Equalize": "equalize"}
 _POLICY_FUNCTIONS |= dict.fromkeys(("ShearX", "ShearY", "TranslateX", "TranslateY"), "affine")
 _POLICY_LOSES_INFO = "Brightness", "Contrast"  # operations of policies that lose Image.info
@@ -60,7 +60,7 @@ def install() -> None:
     """Replace the functions, once per process. Decoders of torchcodec are replaced if it has been imported."""
     global _installed
     _patch_decoders()
-    extend_default_collate()  # also in a worker, which inherits the replaced functions
+    extend_default_collate()  # also in a forked worker, which inherits _installed but needs another entry
     if _installed:
         return
     _installed = True
@@ -171,7 +171,9 @@ def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
     """Return the deferred result of a function that is called with a PIL image; None if the function has to run.
-    ``info`` is ``Image.info`` of the result, by default a copy of the image's."""
+
+    ``info`` is ``Image.info`` of the result. If it is None, ``Traits.info`` of the function applies.
+    """
     traits = TRAITS[name]
     if traits.readonly_if_gray and image.mode != "RGB":
         return None
@@ -248,8 +250,10 @@ def _is_channels_last(tensor: TracedTensor) -> bool:
 
 
 def _pad(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-    """Return the deferred result of padding that uses NumPy; None if it has to run. Constant padding uses
-    ImageOps.expand()."""
+    """Return the deferred result of torchvision's pad() for PIL images; None if it has to run.
+
+    Constant padding has to run: it calls ImageOps.expand(), which is deferred.
+    """
     if padding_mode == "constant" or not _may_defer(image):
         return None
     return _on_image("v1", "pad", original, image, (padding, fill, padding_mode), {})

@@ -31,7 +31,7 @@ _HEAD = WITH_SIZES - {"rotate", "affine", "perspective"}
 _HEAD |= {"flip", "grayscale", "identity", "normalize", "pil_to_tensor", "repeat_channels", "to_dtype"}
 _CONVERSIONS = frozenset(("identity", "normalize", "pil_to_tensor", "to_dtype"))
 _OFTEN_RANDOM = frozenset(("warp_affine", "warp_perspective"))  # in the tail if they follow a resize
-_CHANGE_RANGE = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))  # the result may not be whole numbers to 255
+_CHANGE_RANGE = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))  # may not return integers from 0 to 255
 _STREAMS_PER_VIEW = 1 << 16  # random streams reserved for each image
 _CACHE_SIZE = 4096  # plans
 
@@ -47,7 +47,8 @@ _DECODED: PixelFormat = "pil", torch.uint8, False, 3
 def split_steps(steps: Sequence[Step], is_only_image: bool = True) -> tuple[Key, list[float], list[TailStep]]:
     """Split an image's steps. Return (key of the head, numbers of the head, tail).
 
-    If several images are made from the file, conversions belong to the tail, because one pipeline runs all heads.
+    If several images are made from the file, one pipeline runs all their heads. Conversions at the end of a head then
+    belong to the tail.
     """
     steps = canonical(steps)
     end = next((at for at in range(len(steps)) if _begins_tail(steps, at)), len(steps))
@@ -275,7 +276,7 @@ def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
 def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translated, ...]:
     """Return the steps of a key as steps of a Plan.
 
-    ``at`` is the index of the first number that they use, and ``stream`` the number of their first random stream.
+    ``at`` is the index of the key's first number, and ``stream`` the number of its first random stream.
     ``size`` is the (height, width) after the last step, or None.
     """
     last = max((number for number, (kind, _) in enumerate(key) if kind.has_sizes), default=-1)

@@ -1,4 +1,4 @@
-"""Checks of a data set's code and attributes. They do not run its code, except __getattr__()."""
+"""Checks of a data set's code and attributes, which do not run the code, except __getattr__()."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _opens(called: _Function, words: set[str]) -> bool:
 def compares_classes(dataset, collate_fn) -> str:
     """Return the line of a user's function that compares the class of a tensor, such as "train.py:31", or "".
 
-    A deferred tensor has a subclass, so that the comparison could fail.
+    The class of a deferred tensor is a subclass, so the comparison could fail.
     """
     of_dataset = chain.from_iterable(map(_reachable, with_inner(dataset)))
     for called, words in chain(of_dataset, _follow(_functions_of(collate_fn, (), None, _MAX_CALL_DEPTH))):

@@ -54,7 +54,7 @@ class TracedTensor(torch.Tensor):
     def _materialize(self, reason: str = "") -> torch.Tensor:
         """Return the computed tensor as REAL_CLASS[type(self)], with the attributes of this object.
 
-        In a trial, record the reason.
+        In a trial, record ``reason`` if the pixels are not computed yet.
         """
         if self._cell.tensor is None and reason:
             record_reason(reason)
@@ -96,7 +96,7 @@ class TracedTensor(torch.Tensor):
                 return tensor_of_cell(first._cell, first.stride(), type(first))
             if len(args) == 2 and func.overloadpacket.__name__ in _BY_DISPATCH:
                 return getattr(first, func.overloadpacket.__name__)(args[1])
-        traced_by_id = dict[int, Any]()  # of the computed tensor
+        traced_by_id = dict[int, Any]()  # deferred tensors, by id of the computed tensor
 
         def materialize(x: Any) -> Any:
             if type(x) not in REAL_CLASS:
@@ -151,7 +151,7 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
     cells = list(map(_input_cell, tensors))
     if not all(cells) or not any(cell.is_deferred for cell in cells) or len({cell.joins for cell in cells}) > 1:
         return None
-    if any(cell.inputs and not cell.is_deferred for cell in cells):  # it may differ from its inputs
+    if any(cell.inputs and not cell.is_deferred for cell in cells):  # it may have been changed in place
         return None
     inputs = [copied_cell(one) for cell in cells for one in cell.inputs or (cell,)]
     shape = [*tensors[0].shape]
@@ -163,8 +163,10 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 
 
 def _input_cell(x: torch.Tensor) -> Any:
-    """Return the cell of a tensor that is stacked, a new cell if it is a computed CPU tensor, or None if it is
-    unsupported."""
+    """Return the cell of an input of torch.stack or torch.cat.
+
+    The cell of a plain CPU tensor is new. Return None for an unsupported tensor.
+    """
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
@@ -265,7 +267,7 @@ for _name in (*_ARITHMETIC, *_OPERATORS):
     setattr(TracedTensor, _name, _arithmetic_method(_name))
 
 
-# Outcomes of methods. If they are None or raise an error, torch's method runs.
+# Functions that return the outcome of a method. If one returns None or raises an error, torch's method runs.
 
 
 def _to(s: State, *args: Any, **kwargs: Any) -> Outcome | None:
@@ -339,7 +341,7 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
 
 
 def _unsqueeze(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
-    """Return a deferred view with a batch dimension, as a stack of one image."""
+    """Return a deferred view with a new first dimension of size 1. Its cell is that of a stack of one image."""
     dim = args[0] if len(args) == 1 and not kwargs else kwargs.get("dim") if not args and len(kwargs) == 1 else None
     if self._state is None or type(dim) is not int or dim not in (0, -1 - self.ndim):
         return self._materialize("uses the tensor's unsqueeze").unsqueeze(*args, **kwargs)

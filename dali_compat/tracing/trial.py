@@ -61,6 +61,7 @@ class TrialResult(NamedTuple):
     Attributes:
         reason: why torch's loader has to load the data set; empty if it can be traced.
         images: images of the first sample that has deferred ones. An image is None if it has no plan.
+        has_images: whether the samples opened images; False if they were not loaded.
     """
 
     reason: str
@@ -212,7 +213,7 @@ def _sample(dataset: Any, key: Any) -> Any:
 
 
 def _indices(loader: Any) -> list[Any]:
-    """Return the first indices of the loader's sampler. In the forked process this sampler is a copy."""
+    """Return the first indices of the loader's sampler. The forked process has a copy of the sampler."""
     if isinstance(loader.dataset, data.IterableDataset):
         return [None] * _SAMPLES
     try:

@@ -64,7 +64,7 @@ class SeededIndices(list[Any]):
     sample.
 
     A sample's random numbers thus depend on the epoch's ``seed`` and the sample's position, not on the number of
-    workers. ``positions`` are counted over all ranks.
+    workers. ``positions`` are the samples' positions in the epoch, counted over all ranks.
     """
 
     def __init__(self, indices: Any, seed: int, positions: range):

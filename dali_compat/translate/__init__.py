@@ -1,4 +1,4 @@
-"""Translate torchvision transforms into a plan. Does not import DALI.
+"""Translate torchvision transforms into a plan. This package does not import DALI.
 
 - chain: translates a transform, or a container of transforms, into steps, and writes the lines of explain().
 - lower: assigns steps to DALI or torch. planes: selects steps that kernels run on the output of a JPEG engine.

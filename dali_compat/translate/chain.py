@@ -41,11 +41,11 @@ class Translated:
 
 @dataclass(frozen=True)
 class Chain:
-    """The steps of a transform. If it contains a transform without a translation, the steps end before that one."""
+    """The steps of a transform, up to the first transform within it that has no translation."""
 
     takes: ImageSpec  # the input image
     translated: tuple[Translated, ...] = ()  # one entry per leaf transform, in order
-    refused: Untranslatable | None = None  # why the transform after these has no translation
+    refused: Untranslatable | None = None  # why the next transform has no translation; None if all have one
     # one complete chain per image, if the last transform returns several images
     views: tuple[Chain, ...] = ()
     structure: Any = None  # structure of the last transform's output, as in AppliedTransforms
@@ -153,8 +153,10 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
-    """Translate a container that draws which branches to apply, or their order. Return the step that draws, then the
-    steps of each branch, with its Gate."""
+    """Translate a container that draws which branches to apply, or their order.
+
+    Return the step that draws, the steps of all branches, each with its branch's Gate, and an identity step.
+    """
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # in random order, a branch may get the result of another branch

@@ -6,8 +6,9 @@ exact=True, DALI's crop_mirror_normalize flips, converts to float32, normalizes 
 one kernel and within 7e-7 of torchvision.
 
 DALI's resizes and warps are not exact, so with exact=True torch runs the first of them and all later steps. DALI never
-resizes floats. On the CPU, DALI resizes nothing, because its filters repeat border pixels, which torchvision's filters
-leave out. Unless exact=True, PyTorch resizes uint8 images on the CPU, nearly as Pillow does but in less time.
+resizes floats. On the CPU, DALI resizes nothing, because its filters continue beyond the image with repeated border
+pixels, while torchvision's end at the border. Unless exact=True, PyTorch resizes uint8 images on the CPU, nearly as
+Pillow does but in less time.
 """
 
 from __future__ import annotations

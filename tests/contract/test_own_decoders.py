@@ -212,7 +212,7 @@ def test_batches_equal_torchs_if_encoded_bytes_are_inspected(own_root):
 def test_explain_names_the_color_mode_as_the_reason_for_the_fallback(own_root):
     """Reading the bytes of a file is not a reason for the fallback."""
     loader = ours(Decoded(own_root, lambda path: decode_image(path, "GRAY")), 2, device="cpu", fallback="silent")
-    assert "decodes files in other modes than RGB" in loader.explain() and "keeps" not in loader.explain()
+    assert "decodes files in modes other than RGB" in loader.explain() and "keeps" not in loader.explain()
 
 
 cv2 = skimage = types.SimpleNamespace(imread=lambda path: np.asarray(Image.open(path).convert("RGB")))

@@ -1,6 +1,6 @@
 """Random numbers for whole images. Each number depends only on the sample's key and on its own index in the image.
 
-So the numbers are the same on every device and in every batch, up to the rounding of logarithms and cosines. The
+The numbers are therefore the same on every device and in every batch, up to the rounding of logarithms and cosines. The
 generator is that of Widynski, "Squares: a fast counter-based RNG", 2020 (arXiv:2004.06278).
 """
 

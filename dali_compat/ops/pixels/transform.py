@@ -98,9 +98,9 @@ def _nearest(images, positions, ends):
 def _cells(images, positions, ends, reach):
     """Return (pixels, dx, dy) for each position.
 
-    ``pixels`` are those around the position, (n, C, rows, columns, h, w) int16. Pixels outside of the image repeat the
-    border. ``dx`` and ``dy`` are the position's distances from the center of the pixel at offset 0, (n, 1, h, w).
-    ``reach`` holds the offsets of the rows, which are also those of the columns.
+    ``pixels`` are the pixels around the position, (n, C, rows, columns, h, w) int16. Pixels outside of the image repeat
+    the border. ``dx`` and ``dy`` are the position's distances from the center of the pixel at offset 0, (n, 1, h, w).
+    ``reach`` holds the offsets of the rows. The columns have the same offsets.
     """
     low = positions.sub_(0.5).floor()
     dx, dy = positions.sub_(low)
