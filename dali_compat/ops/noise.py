@@ -120,7 +120,7 @@ def _erase_randomly(images, arrays):
 
 
 def _as_pixels(values, images):
-    """Convert floats to the images' dtype. For uint8 images, they are truncated, and wrap modulo 256 as on x86."""
+    """Convert floats to the images' dtype. For uint8, they are truncated, and wrap modulo 256 as on x86."""
     return values.to(images.dtype) if images.is_floating_point() else values.to(torch.int32).to(images.dtype)
 
 

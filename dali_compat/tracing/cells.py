@@ -79,7 +79,7 @@ class Cell:
         base.views.append(weakref.ref(self))
 
     def value(self) -> torch.Tensor:
-        """Return the computed tensor."""
+        """Return the computed tensor. Compute it first if it is deferred."""
         if self.tensor is None:
             with torch._C.DisableTorchFunction():
                 if self.base is not None:

@@ -171,9 +171,7 @@ def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
     """Return the deferred result of a function that is called with a PIL image; None if the function has to run.
-
-    ``info`` is ``Image.info`` of the result. If it is None, ``Traits.info`` of the function applies.
-    """
+    ``info`` is ``Image.info`` of the result. If it is None, ``Traits.info`` of the function applies."""
     traits = TRAITS[name]
     if traits.readonly_if_gray and image.mode != "RGB":
         return None
@@ -250,10 +248,8 @@ def _is_channels_last(tensor: TracedTensor) -> bool:
 
 
 def _pad(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-    """Return the deferred result of torchvision's pad() for PIL images; None if it has to run.
-
-    Constant padding has to run: it calls ImageOps.expand(), which is deferred.
-    """
+    """Return the deferred result of torchvision's pad() for PIL images; None if it has to run. It runs for constant
+    padding, because it then calls ImageOps.expand(), which is deferred."""
     if padding_mode == "constant" or not _may_defer(image):
         return None
     return _on_image("v1", "pad", original, image, (padding, fill, padding_mode), {})

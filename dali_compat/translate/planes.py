@@ -16,7 +16,7 @@ _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
     """Return how many of the ``ordered`` steps are run by kernels on a JPEG's planes. torch runs the other steps.
-    Return None if these include a step before ``split`` that gets images of different sizes, because DALI runs it faster."""
+    Return None if these include a step before ``split`` on images of different sizes, because DALI runs it faster."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0
