@@ -69,7 +69,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         persistent_workers: as torch's, if worker processes are used.
         pin_memory, pin_memory_device, in_order: as torch's for torch's own loader. No effect otherwise.
         device: device of the batches. None is the current CUDA device, or the CPU if there is none.
-        exact: if True, compute torchvision's pixels, nearly all to the last bit (see docs/transforms.md). JPEGs are
+        exact: if True, compute torchvision's pixels bit for bit, with the exceptions in docs/transforms.md. JPEGs are
             then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels, whose
             resizing differs by less than .2 of 255 levels on average. Sizes and random parameters are torchvision's.
         fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
@@ -82,8 +82,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": end the epoch
             with the error. "replace": use another sample, with its own label and index, drawn with the epoch's seed.
             "skip": leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper
-            bound. :attr:`errors` lists the samples. A BadImageWarning reports the first one, and new ones in later
-            epochs.
+            bound. :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. At the end of an
+            epoch with new ones, another reports the epoch's number of failures.
         on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
         snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader. No effect, because states count every
             batch.
@@ -208,8 +208,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._stats.read(self._kept(), reset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch that next() has returned, for a checkpoint or JSON. Batches in
-        flight are loaded again after resuming."""
+        """Return the loader's state after the last batch that next() has returned, as plain data for a checkpoint or
+        JSON. The state does not contain batches in flight. They are loaded again after resuming."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:

@@ -2,8 +2,8 @@
 
 Steps run as in ops/kernels, except for two groups, which are fused. Leading crops, padding and flips run as one
 torch.gather. On a GPU, conversions of uint8 pixels run as a lookup in a table, which torchvision's functions compute on
-the CPU. The table is exact. A conversion on the GPU is not, because torch then multiplies by the reciprocal of a
-divisor.
+the CPU. The table is exact. A conversion on the GPU is not, because torch then multiplies by a reciprocal instead of
+dividing.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
     image."""
     n, channels, height, width = images.shape
     count, device = height * width, images.device
-    # the offsets in the image of the result's lines, and of its columns: (length,) if shared by all images, otherwise
-    # (N, length). The offset ``count`` selects the fill color.
+    # Pixel offsets in the image for each line, and for each column, of the result: (length,) if shared by all images,
+    # otherwise (N, length). The offset ``count`` selects the fill color.
     lines = [np.arange(height) * width, np.arange(width)]
     columns = [column for values in arrays for column in (*values.get("start", np.empty((0, 0))).T, values.get("flag"))]
     numbers = iter(_in_one_copy([column for column in columns if column is not None], device))

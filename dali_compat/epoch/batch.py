@@ -61,7 +61,8 @@ class Batch:
         raise NotImplementedError
 
     def finish(self) -> Any:
-        """Return the batch that torch's loader would return, or NOTHING if on_error has skipped all samples."""
+        """Return the batch that torch's loader would return, or NOTHING if on_error has skipped all samples. Raise the
+        error of an earlier stage, if there is one."""
         try:
             return self._collate(self.outcome())
         except BaseException:

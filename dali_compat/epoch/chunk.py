@@ -23,7 +23,7 @@ from .decode import RowImages, in_memory_format, sorted_by_row
 from .epoch import Epoch
 from .part import as_transformed
 
-# (data set, the chunk's rows from it or None for all rows, their indices in the data set on the device)
+# (data set; rows of the chunk that are from this data set, None for all; indices of these samples, on the device)
 _DatasetRows = tuple[ResidentDataset, np.ndarray | None, torch.Tensor]
 _Selection = tuple[torch.Tensor, np.ndarray | None, torch.Tensor]  # (images or labels, rows, indices)
 _Part = tuple[Plan, Sequence[int], list[_Selection], list[Any]]  # (plan, rows, image selections, step arguments)
@@ -59,8 +59,8 @@ class Chunk:
         return sum(one.nbytes for images, _ in self._batches for one in _tensors(images))
 
     def take(self, number: int) -> tuple[Any, torch.Tensor | None]:
-        """Return images and labels of a batch. Images are (N, C, H, W), or a list of N if they cannot be stacked.
-        Labels are None if they have to be collated on the host."""
+        """Return (images, labels) of the batch at position ``number`` in the chunk. Images are (N, C, H, W), or a list
+        of N if they cannot be stacked. Labels are None if they have to be collated on the host."""
         taken = self._batches[number]
         if self._stream is not None and current_stream_of(self._stream.device) != self._stream.cuda_stream:
             stream = torch.cuda.current_stream(self._stream.device)

@@ -29,8 +29,8 @@ class UserCollate:
     """Call a custom collate_fn, with images on the GPU if possible.
 
     A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. The function is then
-    called again with images on the CPU, as for all later batches. ``fallback``, the loader's argument, determines how
-    this is reported.
+    called again with images on the CPU, for this batch and all later ones. ``fallback``, the loader's argument,
+    determines how this is reported.
     """
 
     def __init__(self, fallback: str):
@@ -71,8 +71,8 @@ class UserCollate:
 
 
 def _default_device(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Return a context for a call of ``function``. It makes ``device`` torch's default device for timm's collate
-    functions, which copy images to a new tensor."""
+    """Return a context for a call of ``function``. For timm's collate functions, which copy images to a new tensor on
+    torch's default device, the context sets this device to ``device``."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)

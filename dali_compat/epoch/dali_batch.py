@@ -47,8 +47,8 @@ class DaliBatch(Batch):
     """A batch whose images are decoded by DALI or PIL.
 
     These methods are called in order. Only start() and finish() are required. finish() does the work of methods that
-    were not called. If one of the methods 2 to 6 raises an exception, it is stored, the methods after it do nothing,
-    and finish() raises it.
+    were not called. If one of the methods 2 to 6 fails, its exception is stored, the methods after it do nothing, and
+    finish() raises the exception.
 
     1. request: request objects from object storage.
     2. announce: let other processes read headers.
@@ -168,7 +168,7 @@ class DaliBatch(Batch):
 
     def _made(self) -> list[RowImages]:
         made = []
-        while self._pending:  # discard() needs a part that fails
+        while self._pending:  # a part is removed after its result, because discard() must discard a part that fails
             plan, decoding = self._pending[-1]
             try:
                 rows, images = decoding.result()

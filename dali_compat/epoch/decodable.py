@@ -22,7 +22,8 @@ from .epoch import DaliEpoch
 
 
 class DecodableRows:
-    """Base class for the rows of a batch. It declares what decoders call (decode.py, planes_group.py)."""
+    """Base class for the rows of a batch. It declares the attributes and methods that decoders use (decode.py,
+    planes_group.py)."""
 
     epoch: DaliEpoch
     begin = 0  # number of samples of the epoch before the batch
@@ -53,7 +54,8 @@ class DecodableRows:
         return made
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Raise the error of the first failed row."""
+        """Raise the error of the first failed row. ``failures`` maps rows to errors. A subclass may record them
+        instead."""
         if failures:
             raise failures.pop(min(failures))
 
@@ -168,7 +170,7 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return a function of (stream, k) that gives the first k numbers of each row, drawn when the images were
-        traced. Each ``stream`` gives the same numbers."""
+        """Return a function of (stream, k) that returns the first k random numbers of each row from ``begin`` on, drawn
+        when the images were traced. The numbers do not depend on ``stream``."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

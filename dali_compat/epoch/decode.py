@@ -154,8 +154,8 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Add the uncropped decoded images at the positions ``sure`` to the cache. The files at other positions may
-        have changed."""
+        """Add the uncropped decoded images at the positions ``sure`` to the cache. PIL reads the images at other
+        positions instead."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 
@@ -172,7 +172,7 @@ class DaliGroup:
             assert received.lengths is not None and received.size_field is not None
             hashes = header_hashes(received.size_field)
             changed = (received.lengths != facts["lengths"]) | (hashes != facts["header_hashes"])
-            upright = facts["orientations"] > 0  # an editor may change only this tag
+            upright = facts["orientations"] > 0  # an editor may change this tag, but neither length nor hash
             if batch.epoch.route.device.type == "cpu" or upright.any():  # stat() takes too long if a GPU decodes
                 changed |= ctimes_of(self._sources) != facts["ctimes"]
         new = np.flatnonzero(~changed & ~facts["intact"])
@@ -192,8 +192,9 @@ class DaliGroup:
         """Return the result after DALI has failed with ``error``.
 
         PIL reads the files that DALI cannot decode, now and in later epochs, and raises torchvision's errors for
-        damaged files. DALI decodes the other files again. If every file can be decoded separately, a file may have been
-        incomplete at the first attempt, so DALI decodes all files again.
+        damaged files. DALI decodes the other files again. If every file can be decoded separately, DALI decodes all
+        files again, because a file may have been incomplete at the first attempt. If this was the second attempt, or if
+        DALI did not read the files itself, raise ``error`` instead.
         """
         from ..engine.dali.pipeline import undecodable
 

@@ -92,8 +92,9 @@ class Epoch(Generic[R]):
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def copied_targets(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Return copies of targets if torch would load them in workers, where user functions may modify them. Otherwise
-        return the targets themselves. ``transformed`` is whether target_transform will be called."""
+        """Return copies of targets if num_workers > 0 and user functions receive the targets, because in torch's
+        workers such functions can modify only copies. Otherwise, or if copying fails, return the targets themselves.
+        ``transformed`` is whether target_transform will be called."""
         if self.in_workers and (transformed or not self.default_collate):
             with suppress(Exception):  # some objects cannot be copied
                 return deepcopy(targets)
@@ -112,7 +113,7 @@ class Epoch(Generic[R]):
 # Number of samples after which a second pipeline is opened. Opening a pipeline stops all Python threads for .55 s
 # (H200). The second pipeline saves this time within about 100,000 samples.
 _SAMPLES_BEFORE_SECOND = 1 << 17
-_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # processes read headers if this many are unread; maximum processes
+_MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # minimum number of unread headers, maximum number of processes that read them
 
 
 class DaliEpoch(Epoch[DaliRoute]):
@@ -122,7 +123,7 @@ class DaliEpoch(Epoch[DaliRoute]):
     prefetcher: HeaderPrefetcher | None = None  # used if a GPU decodes and many headers are unread
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
-        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # int: 0 or 1
+        self._pipelines: dict[tuple[Plan, Form, int], DecodePipeline] = {}  # int: number of the pipeline, 0 or 1
         self._batch_counts: dict[tuple[Plan, Form], int] = {}
         self._threads: ThreadPoolExecutor | None = None
         super().__init__(loader, route, progress)
@@ -141,7 +142,7 @@ class DaliEpoch(Epoch[DaliRoute]):
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
         """Share a JPEG engine's verdicts (comparisons of pixels) with other processes, for data sets with an index
-        file. Called when the epoch begins, because the garbage collector may call end()."""
+        file. Called at the beginning of an epoch, not in end(), which the garbage collector may call at any time."""
         for leaf in leaves:
             file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
             if file is not None and table is not None:

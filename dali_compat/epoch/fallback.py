@@ -94,7 +94,8 @@ class TorchIterator(_BaseDataLoaderIter):
         self._errors.begin()
         self._meter: Meter = loader._stats.begin(loader.collate_fn)
         self._meter.follow(self)
-        self._requested: deque[tuple[int | None, Any]] = deque()  # number of samples and indices of batches in flight
+        # (number of samples, None if unknown; indices) of each batch in flight
+        self._requested: deque[tuple[int | None, Any]] = deque()
 
     def _draws_worker_seeds(self, loader) -> bool:
         return loader.num_workers > 0
@@ -127,7 +128,8 @@ class TorchIterator(_BaseDataLoaderIter):
         states = {"dataset": self.progress.dataset_state}
         if self._to_reload and not loader.num_workers and load_object_states(loader, states):
             # the data set's state_dict() determines the position
-            if self._dataset_fetcher.dataset_iter is not self._dataset:  # iter() would restart its own iterator
+            # if the data set is its own iterator, iter() would restart it
+            if self._dataset_fetcher.dataset_iter is not self._dataset:
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
             self.progress.given = self.progress.drawn = self._to_reload
@@ -189,7 +191,7 @@ class TorchIterator(_BaseDataLoaderIter):
         return super()._next_data()
 
     def _count_consumed(self) -> None:
-        """Count the next batch as finished, even if next() will raise an error instead."""
+        """Count the next batch as finished, even if next() will raise an error instead of returning the batch."""
         self._samples, self._last = self._requested.popleft()
         self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
 
@@ -267,7 +269,8 @@ class _OnErrorDataset(data.Dataset):
         return len(self.dataset)
 
     def __getattr__(self, name: str):
-        if name == "dataset" or name.startswith("__"):  # for pickle, and __getitems__
+        # unpickling looks up names before ``dataset`` is set; torch must not call the data set's __getitems__()
+        if name == "dataset" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

@@ -39,7 +39,8 @@ class History:
         self.begun = 0
         self._current: Progress | None = None
         self._pending: State | None = None  # loaded state that the next iter() resumes from
-        # (state that the last iter() has resumed from, generator states before that, batches returned before the state)
+        # (state that the last iter() has resumed from, generator states before that iter(), number of batches that were
+        # returned before the state was taken)
         self._applied: tuple[State, State, int] | None = None
         self._laps: list[int] | None = None  # base seed and next lap of a persistent iterator
 
@@ -119,7 +120,7 @@ class History:
             "epoch": current.state() if current is not None and under_way else None,
             "laps": laps,
             "sampler": None if under_way else users.get("sampler"),
-            # the state is after the failed batch; without it, all batches are loaded again
+            # the data set's state is past the failed batch; without the state, all batches are loaded again
             "dataset": None if under_way and failed else users.get("dataset"),
             "now": now if self.keeps_globals else {name: one for name, one in now.items() if name not in GLOBAL},
             "errors": loader._errors.state(),

@@ -208,15 +208,15 @@ class OrderedIterator(_BaseDataLoaderIter):
                 for batch in islice(self._drawn, epoch.route.depth - 1):  # the last one's files are not read yet
                     batch.decode()
             return
-        self._draw_indices(least=0)  # only if user code cannot notice that
+        self._draw_indices(least=0)  # only as far ahead as user code cannot notice
         batches = list(islice(self._drawn, epoch.route.depth + 1))
         if batches:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw indices until max(``least``, ``ahead``, number that torch's loader draws ahead) batches are drawn but
-        not returned."""
+        """Draw the indices of batches until max(``least``, ``ahead``, n) batches are drawn but not returned. n is
+        ``_ahead``, but without workers not more than max_draw_ahead() allows."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -226,7 +226,8 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.request()
 
     def _draw_one(self) -> bool:
-        """Draw the indices of the next batch. Return False if there are no more."""
+        """Draw the indices of the next batch. Return False if there are no more, or if the sampler has raised an error
+        that a later next() raises."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:

@@ -40,8 +40,8 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes JPEGs for which it
-        has returned Pillow's pixels before, or probably will. It also decodes a few others, to compare its pixels with
+        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes JPEGs that it has
+        decoded to Pillow's pixels before, or is likely to. It also decodes a few others, to compare its pixels with
         DALI's."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
@@ -88,7 +88,7 @@ class RowsDecoding:
         """Return the rows that succeeded, and their transformed images. Pass the errors of other rows to
         fail_rows()."""
         made, failures = [], dict[int, Exception]()
-        while self._groups:  # discard() needs a group that fails
+        while self._groups:  # a group is removed after its result, because discard() must discard a group that fails
             made.append(self._groups[-1].result(failures))
             self._groups.pop()
         if failures:

@@ -137,7 +137,7 @@ class PlanesGroup:
             self._leave_out_changed()
             self._record_likely()
             return planes
-        except EngineError:  # the next comparison finds the file
+        except EngineError:  # the engine rejects one of the files; the next comparison finds out which
             self._leave_out_changed()
             self._engine.compare_again(self._facts["chroma"][self._own])
             self._batch.verdict_writer([self._rows[i] for i in self._own.tolist()])(np.zeros(1, np.uint64))
@@ -235,7 +235,7 @@ def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """Return the first rows whose pixels together take at most ``bytes_`` bytes."""
+    """Return the first rows, at most _MOST_FILES, whose RGB pixels together take at most ``bytes_`` bytes."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -1,6 +1,7 @@
 """A thread that submits the next batches to DALI while the caller uses the current one.
 
-It only works between two calls of next(), which waits for it. The epoch's state therefore needs no locks.
+The thread works only between two calls of next(), because next() first waits for the thread. The epoch's state
+therefore needs no locks.
 
 With a GPU, the thread delays its work. A training step begins with kernel launches, which need the GIL, and the GPU may
 be idle until the first launch.
@@ -24,8 +25,8 @@ from ..errors import remedy_of
 from ..runtime.device import working_on
 from ..runtime.forks import at_fork, unlock_all
 
-_PATIENCE = 5.0  # seconds between calls of unlock_all(), and for the end of a thread
-_DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # share of the caller's last step; seconds at most
+_PATIENCE = 5.0  # seconds between calls of unlock_all(), and maximum seconds to wait for the end of a thread
+_DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # delay as a share of the caller's last step; maximum delay in seconds
 
 
 class PrefetchThread:
@@ -50,7 +51,7 @@ class PrefetchThread:
                 raise
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Run ``work`` in the thread. Call wait() before the next call."""
+        """Run ``work`` in the thread. Call wait() before the next submit()."""
         if self._thread.ident is None:  # the thread could not be started; next() does the work
             return
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None

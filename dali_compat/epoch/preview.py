@@ -197,7 +197,8 @@ def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple
 
 
 def _named(label: Any, names: Sequence[Any] | None) -> str:
-    """Return a label as text. Class numbers and the ones of a multi-hot vector become class names."""
+    """Return a label as text, with class names if ``names`` are known. A multi-hot vector becomes the names of the
+    classes whose entry is 1."""
     if not isinstance(label, np.ndarray):
         return str(label)
     values, known = label.reshape(-1), len(names or ())

@@ -217,7 +217,7 @@ class Progress:
                 again = list(index) if loader._auto_collation else [index]
                 self.samples += len(again)
         if self.expected_last[0] and fingerprint(again) != self.expected_last:
-            text = "the sampler returns other indices than before the state was saved; the epoch restarts"
+            text = "the sampler does not return the same indices as before the state was saved; the epoch restarts"
             warnings.warn(text, stacklevel=stack_level())
             self.restart(loader)
             return iter(sampler)

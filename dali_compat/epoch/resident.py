@@ -67,7 +67,7 @@ class ResidentBatch(Batch):
         return IndexedSamples(places, [], targets)
 
     def _images(self):
-        images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without one: an error
+        images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without a chunk, ``error`` is set
         return images
 
     def _collate(self, images) -> Any:
@@ -122,7 +122,7 @@ class ResidentIterator(OrderedIterator):
             self._draw_indices()
 
     def _fill(self) -> None:
-        """Compute the next chunk. The first one is a single batch, for a quick start."""
+        """Compute the next chunk. The first chunk of an epoch is a single batch, for a quick start."""
         self._draw_indices()
         if not self._drawn or self._drawn[0].ready:
             return

@@ -213,7 +213,7 @@ def _fetch(rows: Rows, chosen: list[int]) -> None:
     fetcher, sources = rows.epoch.fetcher, rows.sources
     if fetcher is not None:
         objects = [row for row in chosen if is_object(sources[row])]
-        failed = fetcher.take([sources[row] for row in objects])  # type: ignore[misc]  # all are
+        failed = fetcher.take([sources[row] for row in objects])  # type: ignore[misc]  # all are objects
         for number, error in failed.items():
             row = objects[number]
             rows.fail_rows({row: read_error(f"{error} (index {rows.indices[row]})", error)})

@@ -64,7 +64,8 @@ def replacement_indices(loader) -> Sequence[int]:
 
 
 class RankOrder(NamedTuple):
-    """Positions of this rank's samples in the order of all ranks' samples, which determine their random numbers."""
+    """Positions of this rank's samples in the order of all ranks' samples. A sample's random numbers depend on its
+    position."""
 
     origin: int = 0  # place of the first sample of rank 0
     world: int = 1  # number of ranks, whose samples alternate
@@ -153,7 +154,7 @@ def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
 
 TORCH, PYTHON, NUMPY = "torch", "python", "numpy"
 BASE64 = "base64:"  # prefix of bytes encoded as text
-_SAMPLERS = "sampler's generator"  # name if it is the only generator saved
+_SAMPLERS = "sampler's generator"  # name of the ``generator`` of torch's samplers, unless it is the loader's
 GLOBAL: dict[str, Any] = {TORCH: torch.default_generator, PYTHON: random, NUMPY: np.random}
 _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Generator
 

@@ -36,9 +36,9 @@ class LoaderStats(NamedTuple):
         dali: time that next() waited for DALI, because reading, decoding and transforming took longer than your
             training steps.
         host: CPU time of the calling thread in next().
-        in_flight: batches that are submitted to DALI, computed ahead, or requested from torch's workers now.
-        held: bytes of decoded images (``cache=``), copies of arrays, and batches computed ahead from arrays now. DALI's
-            buffers are not included.
+        in_flight: batches currently submitted to DALI, computed ahead, or requested from torch's workers.
+        held: bytes currently used by decoded images (``cache=``), copies of arrays, and batches computed ahead from
+            arrays. DALI's buffers are not included.
         peak: largest value of ``held`` at the end of an epoch, when batches were computed ahead, or when stats() was
             called.
         objects: objects fetched from object storage or its ``disk_cache``.

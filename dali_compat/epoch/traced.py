@@ -175,7 +175,8 @@ class _TracedIterator(TorchIterator):
         try:
             return ReceivedBatch(batch, failure, self._consumed, self._samples, self._last)
         finally:
-            del failure  # breaks the cycle of error and frame, whose collection would stop torch's queues
+            # break the reference cycle of error and frame, because collecting the cycle would stop torch's queues
+            del failure
 
     def _finish(self, received: ReceivedBatch) -> Any:
         """Return a received batch with its images, or raise its error."""
@@ -198,7 +199,7 @@ class _TracedIterator(TorchIterator):
     def _end_epoch(self, may_hold_lock: bool = False) -> None:
         """Discard the batches in flight and end the epoch.
 
-        ``may_hold_lock``: whether this package's code, which the garbage collector has interrupted, may hold a lock.
+        ``may_hold_lock`` is whether the garbage collector has interrupted code of this package that may hold a lock.
         """
         work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()
@@ -225,7 +226,7 @@ class _SingleProcess(_TracedIterator, SingleProcessIterator):
 
 class _MultiProcess(_TracedIterator, MultiProcessIterator):
     _receives_ahead = False
-    _undrawn = 0  # indices to draw, because batches were received ahead
+    _undrawn = 0  # number of indices that were not drawn when batches were received ahead, and still have to be
 
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
         self._undrawn = 0
@@ -273,7 +274,7 @@ class _MultiProcess(_TracedIterator, MultiProcessIterator):
         before = self._consumed, self._samples, self._last
         self._receives_ahead = True
         try:
-            # the traceback of an error may hold a connection, which blocks the worker until it is closed
+            # stop after an error, because its traceback may hold a connection that the worker waits for
             while len(self._ready) < self._route.depth and self._ready[-1].error is None and self._has_arrived():
                 self._ready.append(self._receive())
         finally:

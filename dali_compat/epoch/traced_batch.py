@@ -129,7 +129,7 @@ class TracedImages:
         else:
             image = self._chunks[self._chunk_of_row[row]][int(self._index_in_chunk[row])].detach()
         if strides is None:
-            return image.reshape(-1).view(image.shape)  # contiguous() would keep other strides of size 1
+            return image.reshape(-1).view(image.shape)  # contiguous() would keep the strides of dimensions of size 1
         once = unexpanded(image, strides)
         result = torch.empty_strided(once.shape, strides, dtype=image.dtype, device=image.device)
         return result.copy_(once).expand(image.shape)

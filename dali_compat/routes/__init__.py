@@ -43,7 +43,7 @@ _SMALL = 8 << 10
 # (240 KB), four more threads do not make decoding on an H100 faster yet.
 _LARGE = 256 << 10
 
-# Remedies by parts of the reason for a fallback
+# Remedies, keyed by substrings of the reason for a fallback
 _REMEDIES = {
     ("webdataset/autodecode.py",): "write decode('pil') and torchvision's transforms",
     ("datasets/formatting/",): "write map() with torchvision's transforms, without a format",
@@ -212,8 +212,8 @@ def resolve_device(device, start: bool) -> torch.device:
 
 
 def _plan(leaf: Any, options: Options, plans_by_key: dict[tuple, Plan]) -> Plan:
-    """Return the plan of an innermost data set. If ``plans_by_key`` has an equal plan, return that one, otherwise add
-    the new one."""
+    """Return the plan of an innermost data set. If ``plans_by_key`` contains an equal plan, return that plan, otherwise
+    add the new one."""
     plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_rotate(leaf)), options)
     set_upright(leaf, plan.takes.upright)
     return plans_by_key.setdefault(plan.key, plan)

@@ -167,13 +167,13 @@ def _split(batch: Any) -> Sequence[Any]:
 
 
 def _combined(samples: Sequence[Any]) -> Any:
-    """Return a batch of samples. Tensors of equal shape are stacked, tuples become a tuple of batches, and other
-    samples a list."""
+    """Return a batch of samples: a tuple of batches for tuples, and a stacked tensor for tensors of equal shape and
+    dtype, otherwise a list. Boxes are concatenated if each sample has one box, and the canvas sizes are equal."""
     first = samples[0]
     if isinstance(first, tuple):
         return tuple(map(_combined, zip(*samples, strict=True)))
     if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:
-        boxes = isinstance(first, tv_tensors.BoundingBoxes)  # two-dimensional, with one box per image here
+        boxes = isinstance(first, tv_tensors.BoundingBoxes)  # concatenated to (N, 4)
         if boxes and (len(first) != 1 or len({one.canvas_size for one in samples}) != 1):
             return list(samples)
         batch = torch.cat(list(samples)) if boxes else torch.stack(list(samples))

@@ -52,7 +52,7 @@ class DaliRoute:
     # custom data sets: properties of the files
     table: FileTable | None = field(default=None, repr=False)
     options: Options | None = field(default=None, repr=False)  # custom data sets
-    why: str = ""  # why the transform of files has no translation
+    why: str = ""  # reason why the transform of a data set of files has no translation
     realized: int = 0  # custom data sets: batches without a deferred image
     _representatives: dict[Any, Plan] = field(default_factory=dict, repr=False)
     # all pipelines, including borrowed ones
@@ -83,7 +83,8 @@ class DaliRoute:
 
     @property
     def load(self) -> float:
-        """The JPEG engines' share of the JPEGs. CPU threads and CUDA decode the others in the same time."""
+        """Share of JPEGs, from 0 to 1, that the JPEG engines decode. CPU threads and CUDA decode the rest in the same
+        time."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
@@ -137,7 +138,7 @@ class DaliRoute:
             for pipeline in self.idle(plan, form):
                 if pipeline.batch_size >= batch_size:
                     pipeline.borrower = weakref.ref(borrower)
-                    pipeline.discard_all()  # of the previous epoch
+                    pipeline.discard_all()  # batches of the previous epoch
                     if pipeline.usable:  # garbage collection may have just closed it
                         return pipeline
             device, threads = self.device, self.threads
@@ -204,11 +205,11 @@ class DaliRoute:
             warm.begin(self.device.index)
 
     def take_over(self, before: DaliRoute) -> None:
-        """Share the previous route's pipelines, which its iterators may still use. Close the idle pipelines that this
-        route does not need."""
+        """Share the pipelines of the previous route ``before``, whose iterators may still use them. Close the idle
+        pipelines that this route does not need."""
         self._pipelines, self._lock = before._pipelines, before._lock
         self._representatives = before._representatives
-        # plans of a custom data set may recur
+        # keep all pipelines of a custom data set, because its plans may recur
         plans = self.plans if self.table is None else [one.plan for one in self._pipelines]
         with self._lock:
             for pipeline in self._pipelines:
@@ -216,7 +217,8 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Close idle pipelines. Keep the last ones of each plan and form for the next epoch."""
+        """Close idle pipelines, except the last alternating_pipelines() of each plan and form, which are kept for the
+        next epoch."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 same_kind = self.idle(pipeline.plan, pipeline.form)
@@ -237,7 +239,7 @@ class DaliRoute:
 
     def close(self) -> None:
         if self.cache is not None:
-            self.cache.clear()  # not dropped, because live iterators use this route
+            self.cache.clear()  # not set to None, because live iterators of this route use it
         while self._pipelines:
             self._pipelines.pop().close()
         if self.device.type == "cuda" and self.device.index is not None:

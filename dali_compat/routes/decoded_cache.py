@@ -82,7 +82,7 @@ class DecodedCache:
     def __str__(self) -> str:
         rest = "; it is full: the other images are decoded each time" if self.full else ""
         budget = self.settings[0]
-        most = in_bytes(budget) if isinstance(budget, int) else f"{budget:.0%} of what is free"
+        most = in_bytes(budget) if isinstance(budget, int) else f"{budget:.0%} of the free memory"
         most = most if self._limit is None else in_bytes(self._limit)
         return (
             f"cache of decoded images in {'host memory' if self._place.type == 'cpu' else 'GPU memory'}: "

@@ -57,7 +57,7 @@ def explain(loader, route: Route, wide: bool = False) -> Explanation:
 def _fallback_lines(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[str], list[str]]:
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
-        lines.append("  load_state_dict() loads the batches already used once more, without returning them")
+        lines.append("  load_state_dict() loads the epoch's earlier batches again, without returning them")
     defaults = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
     if not tolerant:
         defaults["on_error"] = "raise"
@@ -88,7 +88,7 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
             lines.append(f"  because {route.why}")
         others = [number for number, plan in enumerate(route.images, 1) if plan is None]
         if others:
-            lines.append(f"  torchvision makes image{'s' * (len(others) > 1)} {_listed(others)} of a sample, there")
+            lines.append(f"  torchvision makes image{'s' * (len(others) > 1)} {_listed(others)} of a sample, not DALI")
     stores = [objects for leaf in leaves_of(loader.dataset) if (objects := objects_of(leaf)) is not None]
     lines += [f"  {line}" for line in dict.fromkeys(map(str, stores))]
     if route.cache is not None:
@@ -129,7 +129,7 @@ def _plan_lines(route: DaliRoute | ResidentRoute, wide: bool, decode: str | None
         lines += ["  " + line for line in _transform_lines(plan, route.device, wide, decode).splitlines()]
     chains = [one for plan in route.plans for one in plan.chains]
     if any(one.gives.kind == "pil" for one in chains):
-        lines.append("  samples are PIL images, for a collate_fn that takes them; end with ToTensor() to have tensors")
+        lines.append("  samples are PIL images; pass a collate_fn that accepts these, or end with ToTensor()")
     return lines
 
 

@@ -57,8 +57,8 @@ class _Targets:
 @dataclass
 class ResidentDataset:
     dataset: Any
-    array: Any  # its attribute ``data``
-    plan: Plan  # plan of its transform
+    array: Any  # the data set's attribute ``data``
+    plan: Plan  # plan of the data set's transform
     images: torch.Tensor  # (N, C, H, W) on the host
     key: tuple  # cache key of the copy on the device
     pixels: _Pixels | None = None  # the copy on the device; None before an epoch begins
@@ -187,7 +187,8 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
 
 
 def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
-    """Return a cache key for the copy of an array. The key of a tensor changes when it is modified."""
+    """Return a cache key for the copy of an array on the device. The key of a tensor, unless it is an inference tensor,
+    changes if the tensor is modified in place."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), version_of(array) if counts else None, images.shape, images.stride(), device
 

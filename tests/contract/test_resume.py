@@ -211,7 +211,7 @@ def test_epoch_restarts_with_a_warning_if_the_sampler_has_a_hidden_state(dataset
     next(iter(one))
     state, other = one.state_dict(), make()
     other.load_state_dict(state)
-    with pytest.warns(UserWarning, match=r"returns other indices.*the epoch restarts"):
+    with pytest.warns(UserWarning, match=r"does not return the same indices.*the epoch restarts"):
         assert len(list(other)) == 5
     with warnings.catch_warnings():
         warnings.simplefilter("error")

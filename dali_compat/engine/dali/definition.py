@@ -131,8 +131,8 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Run the steps of one of the images that a sample consists of. On the CPU, graph.decoded() runs a leading crop,
-    faster than graph.crop()."""
+    """Return one view, an image of a sample with several images, after its steps. On the CPU, a leading crop runs in
+    graph.decoded(), which is faster than graph.crop()."""
     if where == "cpu" and _begins_with_a_window(steps):
         return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])
     return _after(images, steps)

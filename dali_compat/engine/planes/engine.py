@@ -26,9 +26,9 @@ from .nvjpeg import EngineError, Nvjpeg, calls_of
 
 _GRAIN = 2**25  # bytes; sizes of planes are rounded up to reuse allocations
 _IN_FLIGHT, _SHARE = 2**31, 32  # limits of planes decoded ahead, in bytes and as 1 / share of the GPU's memory
-_CALLS = 2  # decoders per GPU, because one often waits for a model's kernels and for the GIL
+_CALLS = 2  # decoders per GPU; more than one, because a decoder often waits for a model's kernels and for the GIL
 _PATIENCE = 120  # seconds; a call takes .02
-_POLLS = 120  # _PATIENCE is split into so many waits; time during which Ctrl-Z stops the process counts as one of them
+_POLLS = 120  # number of waits that _PATIENCE is split into; time while Ctrl-Z stops the process counts as one wait
 
 
 class EngineTimeout(RuntimeError):
@@ -191,7 +191,7 @@ class JpegEngine:
 
     @contextmanager
     def _decoder(self) -> Iterator[Decoder]:
-        """Context manager that waits for a free decoder and returns it."""
+        """Wait for a free decoder and yield it. The decoder is free again when the context ends."""
         for _ in range(_POLLS):
             with suppress(queue.Empty):
                 decoder = self._idle.get(timeout=_PATIENCE / _POLLS)

@@ -1,7 +1,7 @@
 """The JPEG engine of each GPU, created once per device and process.
 
-A new engine is tested with generated images. A kind of JPEG is enabled if its pixels are equal to Pillow's. If the
-compiled kernels do not resize as Pillow does, the engine is not used at all. Files of the enabled kinds are then
+A new engine is tested with generated images. If the compiled kernels do not resize as Pillow does, the engine is not
+used at all. Otherwise, each kind of JPEG whose pixels are equal to Pillow's is enabled, and files of enabled kinds are
 compared one by one (verified.py).
 """
 

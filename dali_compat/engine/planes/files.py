@@ -1,4 +1,4 @@
-"""Copies of encoded images for a JPEG engine. They are copied because other programs may overwrite a mapped file.
+"""Copies of encoded images for a JPEG engine. The images are copied because other programs may overwrite a mapped file.
 Batches of up to _MOST_PINNED bytes are in pinned memory, which a GPU can read directly."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Files:
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return all files, which were checked before, and their indices."""
+        """Return this object and the indices of all its files, because they were checked before."""
         return self, np.arange(len(self))
 
     @property

@@ -58,7 +58,7 @@ class PlaneLocations(NamedTuple):
     sizes: np.ndarray  # (N, 2) (height, width) of the images
 
     def only(self, index: np.ndarray) -> PlaneLocations:
-        """Return the locations of the planes of the images at ``index`` in a new buffer, which has no gaps."""
+        """Return locations in a new buffer for the planes of the images at ``index``, without gaps."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 

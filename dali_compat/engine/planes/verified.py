@@ -1,7 +1,7 @@
 """A JPEG engine whose pixels are compared with Pillow's for each file.
 
 The header does not show whether the pixels are equal, because Pillow accepts damaged data, from which decoders produce
-different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, which are Pillow's. In a
+different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, equal to Pillow's. In a
 background thread the engine decodes the same bytes, and a kernel compares all pixels of the image, even if the batch
 needs only a window. data/verdicts.py stores the result.
 
@@ -68,8 +68,8 @@ class VerifiedEngine(JpegEngine):
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two parts of ``rows``: samples that only the engine decodes, and samples that DALI decodes, too, to
-        compare the pixels. DALI decodes the others."""
+        """Return (rows that only the engine decodes, rows that both the engine and DALI decode, to compare the pixels).
+        Both are parts of ``rows``. Only DALI decodes the other rows."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
