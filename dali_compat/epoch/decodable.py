@@ -54,8 +54,7 @@ class DecodableRows:
         return made
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Raise the error of the first failed row. ``failures`` maps rows to errors. A subclass may record them
-        instead."""
+        """Raise the error of the first failed row. A subclass may record the errors instead."""
         if failures:
             raise failures.pop(min(failures))
 

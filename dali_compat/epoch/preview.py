@@ -197,8 +197,7 @@ def _drawn(sample: PreviewSample, names: Sequence[Any] | None, normalized: tuple
 
 
 def _named(label: Any, names: Sequence[Any] | None) -> str:
-    """Return a label as text, with class names if ``names`` are known. A multi-hot vector becomes the names of the
-    classes whose entry is 1."""
+    """Return a label as text. Class numbers, and the entries of a multi-hot vector that are 1, become class names."""
     if not isinstance(label, np.ndarray):
         return str(label)
     values, known = label.reshape(-1), len(names or ())

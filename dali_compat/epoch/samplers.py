@@ -64,8 +64,7 @@ def replacement_indices(loader) -> Sequence[int]:
 
 
 class RankOrder(NamedTuple):
-    """Positions of this rank's samples in the order of all ranks' samples. A sample's random numbers depend on its
-    position."""
+    """Positions of this rank's samples among all ranks' samples. A sample's random numbers depend on its position."""
 
     origin: int = 0  # place of the first sample of rank 0
     world: int = 1  # number of ranks, whose samples alternate

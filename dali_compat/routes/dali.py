@@ -83,8 +83,7 @@ class DaliRoute:
 
     @property
     def load(self) -> float:
-        """Share of JPEGs, from 0 to 1, that the JPEG engines decode. CPU threads and CUDA decode the rest in the same
-        time."""
+        """Share (0 to 1) of JPEGs that the JPEG engines decode. CPU threads and CUDA decode the rest in equal time."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
@@ -217,8 +216,7 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Close idle pipelines, except the last alternating_pipelines() of each plan and form, which are kept for the
-        next epoch."""
+        """Close idle pipelines. Of each plan and form, keep the last alternating_pipelines() for the next epoch."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 same_kind = self.idle(pipeline.plan, pipeline.form)
