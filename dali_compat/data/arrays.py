@@ -77,7 +77,7 @@ class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]
 
 
 class _Layout(NamedTuple):
-    """Storage of images and targets in the memory of one class of data sets."""
+    """Attributes that hold the images and targets of one class of data sets, and their formats."""
 
     kind: Any  # required type of ``data``
     shapes: tuple[str, ...]  # allowed shapes of ``data``; a digit is a number of channels
@@ -174,7 +174,8 @@ def target(dataset: Any, index: Any) -> Any:
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
-    """Return all targets in one tensor, or None if default_collate may return other values or another dtype."""
+    """Return a tensor with one row per target, or None if the rows may differ from what default_collate returns for
+    these targets, in value or dtype."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Images = VisionDataset
-"""A data set of image files or encoded images that image_leaves_of() has checked."""
+"""A data set of image files or encoded images, after image_leaves_of() has checked it."""
 
 
 def leaves_of(dataset: data.Dataset) -> list[Any]:
@@ -45,7 +45,7 @@ def image_leaves_of(dataset: data.Dataset) -> list[Images]:
 
 
 def _original_leaves(dataset: Any) -> list[Any]:
-    """Return the innermost data sets, including timm's ImageDataset itself."""
+    """Return the innermost data sets as leaves_of() does, but do not replace timm's ImageDataset."""
     if type(dataset) is data.Subset and is_original(dataset.__getitems__):
         return _original_leaves(dataset.dataset)
     if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
@@ -201,7 +201,8 @@ def _survey(leaf: Images) -> tuple[float, bool]:
 
 
 def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
-    """Return the sizes of those objects that were listed or read before. If none was, read the first one."""
+    """Return the sizes in bytes of the objects that were listed or read before. If there are none, read the first object
+    and return its size, or 0 if that fails."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:
         return known or [len(some[0].bytes())]

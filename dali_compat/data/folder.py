@@ -38,7 +38,7 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
             time of one of its folders changes. The list of a bucket is used until you delete it. The results of
             comparing a GPU's JPEG engine with the CPU are cached, too.
         storage_options: arguments of obstore.store.from_url for a URL, such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes), to cache fetched objects on a local disk.
+        disk_cache: (folder, maximum size in bytes), to cache fetched objects on a local disk.
 
     Attributes:
         classes: names of the class folders, sorted.

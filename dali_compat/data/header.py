@@ -40,7 +40,7 @@ class Header(NamedTuple):
     width: int
     length: int = -1  # of the file, in bytes
     at: int = 0  # position of size_field in the file
-    # contains the size: the frame header of a JPEG, the first bytes of other files; padded with zeros
+    # bytes that contain the size: a JPEG's frame header, or the first bytes of another file; padded with zeros
     size_field: bytes = bytes(SIZE_FIELD)
     intact: bool = False  # whether all bytes passed the check of intact()
     # 16 * horizontal + vertical chroma subsampling of a JPEG, or GRAY_JPEG; 0 if no JPEG engine supports it
@@ -58,7 +58,7 @@ def read_header(source: Source | np.ndarray) -> Header:
 
 
 class _Buffer(threading.local):
-    """Reusable memory for reading files. A new array takes twice as long as reading the file."""
+    """Reusable memory for reading files. Allocating an array per file would take twice as long as reading the file."""
 
     memory = np.empty(0, np.uint8)
 
@@ -87,7 +87,7 @@ def checked_header(source: str | np.ndarray) -> Header:
             ctime, data = ctime_of(source), _BUFFER.read(source)
     except (OSError, MemoryError):
         return Header(UNREADABLE, 1, 1)
-    header = read_header(data if type(source) is str else source)  # the path if it is an Upright
+    header = read_header(data if type(source) is str else source)  # an Upright is passed, to be rotated
     if header.kind != DALI:
         return header
     known = header.intact or is_intact(data)
@@ -100,7 +100,7 @@ class _Frame(NamedTuple):
     data: bytes  # the part of the file that contains the frame header
     base: int  # position of ``data`` in the file
     at: int  # position of the frame header in ``data``
-    markers: dict[int, bytes]  # beginnings of the application segments before the frame header
+    markers: dict[int, bytes]  # first bytes of the application segments before the frame header, keyed by marker
     precision: int
     height: int
     width: int
@@ -173,7 +173,7 @@ def _chroma(frame: bytes, components: int, longest: int) -> int:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation (1 to 8) that ImageOps.exif_transpose() applies. Raise the errors that it raises."""
+    """Return the EXIF orientation (1 to 8) that ImageOps.exif_transpose() applies. Raise the same errors as it does."""
     orientation = image.getexif().get(ORIENTATION, 1)
     if orientation not in range(2, 9):
         return 1
@@ -192,7 +192,7 @@ def _read_size_field(encoded: RandomAccess, at: int) -> bytes:
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
-    """Return True if libjpeg treats a JPEG's three components as YCbCr (jdapimin.c). nvJPEG always does."""
+    """Return True if libjpeg treats a JPEG's three components as YCbCr (jdapimin.c). nvJPEG always treats them so."""
     if markers.get(_JFIF, b"").startswith(b"JFIF\0"):
         return True
     adobe = markers.get(_ADOBE, b"")

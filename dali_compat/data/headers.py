@@ -91,14 +91,15 @@ class Headers:
     ) -> np.ndarray:
         """Return the headers of N images, as an array (N,) of dtype FACTS.
 
-        Headers that are not cached, or are UNREADABLE, are read. If a file has changed, all its bytes are checked,
-        because DALI's decoders print errors of damaged files to stderr.
+        Headers that are not cached, or are cached as UNREADABLE, are read. If a file's ctime has changed, its header is
+        read again and all its bytes are checked, because DALI would print errors of a damaged file to stderr.
 
         Args:
             index: (N,), nonnegative.
             keys: (N,), hashes of the sources.
             source: takes i and returns the source of image ``index[i]``.
-            ctimes: (N,), of the files; -1 for a file that will not be read.
+            ctimes: (N,), current ctimes of the files; -1 for a file that will not be decoded. If None, no file counts
+                as changed.
         """
         with self._lock:
             unread = self.unknown(index, keys)
@@ -153,7 +154,7 @@ class Headers:
             self._facts["kinds"][index] = PIL
 
     def forget(self, index: int | np.ndarray) -> None:
-        """Drop the cached headers of files that have changed."""
+        """Drop the cached headers and verdicts of files that have changed."""
         with self._lock:
             self._facts["kinds"][index] = UNKNOWN
             for verdicts in self._verdicts.values():

@@ -41,9 +41,9 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
             makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
-        root: folder of relative paths, or its URL.
+        root: folder to which relative paths are joined, or its URL.
         storage_options: arguments of obstore.store.from_url for URLs, such as ``region`` and ``endpoint``.
-        disk_cache: (folder, bytes), to cache fetched objects on a local disk.
+        disk_cache: (folder, maximum size in bytes), to cache fetched objects on a local disk.
 
     Attributes:
         paths: list of str.
@@ -54,7 +54,7 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
         TypeError: ``paths`` are not paths.
         ValueError: the numbers of paths and targets differ, or only some of the paths are URLs.
         ImportError: the paths are URLs, and obstore is not installed (the extra ``remote``).
-        OSError: ``dataset[i]`` cannot read its file. For a URL, it is an ImageReadError.
+        OSError: ``dataset[i]`` cannot read its file. For a URL, the error is an ImageReadError.
 
     Examples:
         >>> dataset = DALIImageList(["cat/0.jpg", "dog/0.jpg"], [0.25, 0.75], transform, root="train")
@@ -138,11 +138,12 @@ class DALIImageTable(DALIImageList):
         target: name of the column of targets, or a list of names. None makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
-        root: folder of relative files, or its URL.
+        root: folder to which relative paths are joined, or its URL.
         separator: text between the labels of a cell, such as " " in "cat dog". Targets are then float32 vectors with 1
             for each label of the cell and 0 for the other ``classes``.
         classes: class names in the order of their numbers, such as those of the training table.
-        check_files: raise FileNotFoundError at once if any files are missing. Has no effect on ``https://`` URLs.
+        check_files: raise FileNotFoundError in the constructor if files are missing. Files at ``https://`` URLs are not
+            checked.
         storage_options, disk_cache: as in DALIImageList.
 
     Attributes:
@@ -286,9 +287,10 @@ def _refuse_missing(
 
 
 def _hint(names: list[str], near: str, given: str) -> str:
-    """Return a hint on where the missing files are, or "" if no folder contains all of them.
+    """Return a hint on where the files ``names`` are, or "" if no folder contains all of them.
 
-    Search ``near`` and its subfolders, also for names with an extension. ``given`` is the root of the paths.
+    Search ``near`` and its subfolders for the names, also with an image extension appended. ``given`` is the folder in
+    which the names were not found.
     """
     with suppress(OSError), os.scandir(near) as entries:
         folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]

@@ -18,7 +18,7 @@ _SAMPLINGS = {
     *((luma, 0x11, 0x11) for luma in (0x11, 0x21, 0x12, 0x22)),
 }  # sampling factors, 16 * horizontal + vertical, per component
 _SHARES = [1 << 16 - size for size in range(1, 17)]  # part of the code space that a code of 1 to 16 bits takes
-_ALL = [0] * 64  # no bits remain, for each of the 64 coefficients
+_ALL = [0] * 64  # entry of Jpeg._left for a component whose 64 coefficients are complete
 _DC_SYMBOLS = bytes(range(12))
 _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
 
@@ -45,7 +45,7 @@ class Jpeg:
         self._huffman: set[int] = set()
         self._identifiers = b""
         self._samplings: list[tuple[int, int]] = []  # (horizontal, vertical) factors, per component
-        self._left: list[list] = []  # low bits that are not sent yet, per component and coefficient
+        self._left: list[list] = []  # number of low bits not sent yet, per component and coefficient
         self._ask_pillow = False
 
     def is_whole(self) -> bool:
@@ -93,8 +93,8 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """Check an application segment. JFIF and Adobe segments, which concern colors, must precede the frame
-        header, because header.py reads no further."""
+        """Check an application segment. JFIF and Adobe segments, which determine the color space, must precede the frame
+        header, because header.py does not read the segments after it."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             require(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)
@@ -174,7 +174,7 @@ class Jpeg:
         units, blocks = self._units(selected)
         require(start < len(self._marks))
         end = self._restarts_end(start, units) if self._interval else start + int(self._marks[start:].argmax())
-        bits = blocks * (2 if first == 0 < last else first == 0)  # at least one for DC, and one for the end of a block
+        bits = blocks * (2 if first == 0 < last else first == 0)  # per block, at least one for DC and one for its end
         require(8 * (end - start) >= bits)
         return end
 

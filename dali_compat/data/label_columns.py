@@ -97,7 +97,7 @@ def refuse_columns(names: list[Any], there: Sequence[Any], table: str) -> None:
 
 
 def refuse_rows(rows: Sequence[int], what: str, where: Callable[[int], str]) -> None:
-    """Raise ValueError if ``rows`` is not empty. The message says that these rows have ``what``, such as "no image"."""
+    """Raise ValueError if ``rows`` is not empty. ``what`` completes the message "N rows have ...", as in "no image"."""
     if rows:
         more = ", ..." if len(rows) > _SHOWN else ""
         raise ValueError(

@@ -99,7 +99,8 @@ class TableSamples:
     The attributes and methods are those of IndexedSamples.
 
     Attributes:
-        targets: an array or tensor of N rows, or a list if the types of the tables' targets differ.
+        targets: an array or tensor of N rows. A list if there are several tables, unless their targets are arrays of
+            the same dtype.
     """
 
     def __init__(self, found: list[tuple[LeafRows, SampleTable]], local: list[np.ndarray], count: int):
@@ -171,9 +172,9 @@ def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> 
 
 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], tables: dict[int, SampleTable]) -> list[Record]:
-    """Return the records of the samples that are in object storage, so that they can be requested ahead.
+    """Return the Records of the samples in object storage, so that the caller can request them ahead of the batch.
 
-    Return [] if the look-up would run user code or fails.
+    Return [] if looking up the samples would run user code, or raises an error.
     """
     try:
         if not is_plain(dataset, tables, targets=False):

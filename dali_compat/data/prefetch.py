@@ -16,7 +16,7 @@ from .header import checked_header
 from .headers import facts_of
 
 _PIPE = 1 << 20  # capacity of a pipe in bytes, if the system allows it
-_ANSWER = 128  # bytes; the answer for one file is not larger
+_ANSWER = 128  # maximum size in bytes of the answer for one file
 
 
 class HeaderPrefetcher:
@@ -49,7 +49,7 @@ class HeaderPrefetcher:
         if not all(process.has_room(piece) for process, piece in chosen):
             return None
         self._tickets += 1
-        # set again after all requests are sent, so that the processes are not used after an interrupt
+        # empty until all requests are sent, so that these processes are not used again if an interrupt comes first
         processes, self._processes = self._processes, []
         if not all(process.send(self._tickets, piece) for process, piece in chosen):
             _end(processes)

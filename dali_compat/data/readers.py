@@ -21,10 +21,10 @@ from .sources import Upright
 
 
 class Reader(NamedTuple):
-    """Functions that take a data set of one class, and check it or return its samples."""
+    """Functions for the data sets of one class. Each takes a data set, and checks it or returns its samples."""
 
     check: Callable[[Any], None]  # raises Unsupported if ``dataset[i]`` may not be a file's transformed image
-    # returns one list of (path, target), or a list of paths and a list or tensor of targets
+    # returns a tuple of one list of (path, target), or of a list of paths and a list or tensor of targets
     attributes: Callable[[Any], tuple[Any, ...]]
     source_type: Callable[[Any], type[str]] = lambda dataset: str  # returns str, or Upright to rotate images
     joint: bool = False  # ``__getitem__`` calls ``transforms`` with the image and its target
@@ -47,7 +47,7 @@ _readers: dict[type, Reader] = {}
 
 
 def add_reader(kind: type, reader: Reader) -> None:
-    """Register a reader for data sets of exactly this class, because subclasses may behave differently."""
+    """Register a reader for a class. It is not used for subclasses, which may behave differently."""
     _readers[kind] = reader
 
 
@@ -67,7 +67,7 @@ _upright: IdentityWeakDict[bool] = IdentityWeakDict()
 
 
 def can_rotate(dataset: Any) -> bool:
-    """Return True if set_upright() has an effect, because the images are local files."""
+    """Return True if set_upright() affects a data set. It affects only local files."""
     return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
 
 

@@ -50,8 +50,8 @@ class Record:
     data: np.ndarray | None = None  # encoded bytes, if they were read
 
     def copied(self) -> bytes:
-        """Return a copy of the encoded bytes, read again if the store is an archive, because its file may have
-        changed."""
+        """Return a copy of the encoded bytes. Unless the image is in object storage, they are read again, because the
+        file may have changed."""
         return self.bytes().tobytes() if is_object(self) else self.store.copied(self.index)
 
     def bytes(self) -> np.ndarray:
@@ -233,7 +233,7 @@ class RandomAccess:
 
 
 class Info(UserDict[Any, Any]):
-    """Lazy ``info`` of a PIL image, which contains EXIF, a color profile and other metadata.
+    """Lazy ``info`` of a PIL image: its EXIF, color profile and other metadata.
 
     The file is read at first access. Before that, an Info is pickled as a path or as the encoded bytes.
     """

@@ -1,7 +1,7 @@
 """Readers of torchvision's data sets of image files, defined by the attributes that hold the paths and targets.
 
-A reader is for exactly one class. The names that its ``__getitem__`` uses in torchvision 0.20 to 0.29 are listed
-here. A class that uses other names comes from an untested version and is not supported.
+A reader is for exactly one class. This module lists the names that the class's ``__getitem__`` uses in torchvision 0.20
+to 0.29. If it uses other names, the class comes from an untested version and is not supported.
 
 ImageNet, EuroSAT and Country211 are ImageFolders. Other data sets, such as CelebA, are traced like custom data sets
 (tracing/).
@@ -35,8 +35,9 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
     """Return a reader for data sets that hold their samples in ``lists``.
 
     Args:
-        lists: attribute with a list of (path, target), or two attributes with paths and targets.
-        others: further names that ``__getitem__`` uses.
+        lists: name of the attribute with a list of (path, target), or names of two attributes with the paths and the
+            targets.
+        others: other names that ``__getitem__`` uses.
         joint: as in Reader.
     """
     own = (_JOINT if joint else _SEPARATE) | {*lists, *others}

@@ -55,7 +55,7 @@ class Verdicts:
     def share(self, index_file: Path, samples: str, count: int) -> None:
         """Merge this process's verdicts with those of other processes, in a file next to ``index_file``.
 
-        ``samples`` identifies the list of ``count`` samples.
+        ``samples`` is a hash of the data set's ``count`` samples. Stored verdicts with another hash are dropped.
         """
         file = index_file.with_name(f"{index_file.stem}-{saved.digest(self._engine)}.npz")
         with saved.lock(saved.digest(str(file))):
