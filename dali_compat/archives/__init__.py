@@ -40,7 +40,7 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
     expanded.
 
     Raises:
-        FileNotFoundError: no file has that name.
+        FileNotFoundError: a name or pattern matches no file, or the list is empty.
     """
     if isinstance(path, (list, tuple)):
         if not path:
@@ -80,8 +80,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
     """Images and targets of one or more archive files, with random access; see DALIRecordIO.
 
     Subclasses implement ``_scan(path, progress)``, which opens a file with ``_opened(path)`` and returns the FileRows
-    of the images in it. ``_options(path)`` returns the settings that change this result, so that a file is scanned
-    again if they differ.
+    of the images in it. ``_options(path)`` returns the settings on which this result depends. A file is scanned again
+    if they differ from those of its index.
     """
 
     _objects: Objects | None = None
@@ -224,7 +224,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return b"".join(data[start:end] for start, end in zip(starts, [*gaps, length], strict=True)) if gaps else data
 
     def index_at(self, url: str, objects: Objects) -> tuple[str, bytes]:
-        """Return the URL and the bytes of the index for a copy of this archive in object storage.
+        """Return (URL, bytes) of the index file for a copy of this archive in object storage.
 
         ``url`` is the copy's URL, and ``objects`` reads it.
         """

@@ -23,8 +23,8 @@ from ..remote.urls import UrlPart
 
 
 class MappedFiles:
-    """Files at ``paths``. ``stats`` has the (size in bytes, modification time in ns) that each file must have when it
-    is opened."""
+    """Files at ``paths``. Each file must have the size in bytes and modification time in ns in its entry of ``stats``
+    whenever it is opened or read."""
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
         self.paths, self._stats = paths, stats
@@ -66,7 +66,7 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return the ``numbers`` of files whose views may mix old and new bytes, because they were written to.
+        """Return the ``numbers`` of files that were written to. Their views may mix old and new bytes.
 
         Missing files that are not open are included. A replaced or deleted file keeps its old bytes while it is open.
         """
@@ -79,15 +79,15 @@ class MappedFiles:
         return found
 
     def _check(self, number: int, file: _File) -> None:
-        """Raise ImageReadError if the file's size or modification time is not that in ``stats``."""
+        """Raise ImageReadError if the file's size or modification time differs from its entry in ``stats``."""
         if file.state() != self._stats[number]:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Return the open file ``number``. Above the limit of open files, drop the file opened first, which is closed
-        when no longer used.
+        """Return the open file ``number``. If more files are open than the limit allows, drop the one that was opened
+        first. It is closed once unused.
 
-        There is no lock, because a fork would copy it in a locked state.
+        There is no lock, because a fork might copy it in a locked state.
         """
         file = self._open[number]
         if file is None:

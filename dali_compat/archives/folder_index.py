@@ -188,7 +188,7 @@ def _listing(stored: dict) -> _Listing:
 
 def _assemble(listing: _Listing, root: str, allow_empty: bool) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a listing. Raise torchvision's error if there are no classes, or if
-    classes without images are not allowed."""
+    a class has no images and ``allow_empty`` is False."""
     classes = listing.classes
     check_classes(root, classes, {folder.target for folder in listing.folders if folder.names}, allow_empty)
     samples: list[tuple[str, int]] = []

@@ -45,7 +45,7 @@ class FileRows(NamedTuple):
     """
 
     columns: np.ndarray  # (3, N) int64: byte offset, length in bytes without gaps, and target of each image
-    gaps: np.ndarray  # (G, 2) int64: row, and position within the image before which the gap lies
+    gaps: np.ndarray  # (G, 2) int64: row, and number of the image's bytes before the gap
     keys: np.ndarray  # uint8: the N keys of a key-value store, each followed by its length as 4 bytes, little-endian
 
     @classmethod
@@ -65,7 +65,7 @@ class FileRows(NamedTuple):
         return rows
 
     def reordered(self, order: np.ndarray) -> FileRows:
-        """Return the rows in another order. The keys keep their order."""
+        """Return the rows in another order: new row i is old row ``order[i]``. The keys keep their order."""
         gaps = self.gaps.copy()
         gaps[:, 0] = np.argsort(order)[gaps[:, 0]]
         return self._replace(columns=self.columns[:, order], gaps=gaps)
@@ -135,7 +135,7 @@ class Table:
         return len(self.offsets)
 
 
-_LAYOUT = 2  # of the cached arrays; older versions are ignored
+_LAYOUT = 2  # version of the format of the cached arrays; other versions are ignored
 _MODE = 0o644  # an index is readable by every user who may read the archive
 _ENDS = 8192  # bytes hashed at each end; the first 8 KB of an LMDB file change with every transaction
 _THREADS = 8
@@ -171,7 +171,7 @@ def indexed(
     scan: Callable[[str, Progress], FileRows],
     objects: Objects | None = None,
 ) -> tuple[list[FileRows], list[list[Any]]]:
-    """Return the rows and the fingerprints of files. A file without a valid cached index is scanned.
+    """Return (rows, fingerprints) of the files, one entry per path. A file without a valid cached index is scanned.
 
     Args:
         options: returns the options that the scan of a file depends on, as JSON-serializable values.

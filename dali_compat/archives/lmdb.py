@@ -206,8 +206,8 @@ class Database:
 
     Raises ImageReadError if the file is damaged, and ValueError if it is of an unsupported kind.
 
-    LMDB itself trusts every page, so a damaged file may end the process (SIGBUS). This class first checks every number
-    against the file's size, and visits each page at most once. LMDB also exposes no file offsets.
+    The LMDB library does not expose file offsets. It also trusts every page, so a damaged file may end the process
+    (SIGBUS). This class checks every number against the file's size before using it, and visits each page at most once.
 
     Source: LMDB 0.9's mdb.c (MDB_page, MDB_node, MDB_db, MDB_meta), on a 64-bit machine. A page begins with a header
     and the positions of its nodes, 2 bytes each. A node of a leaf holds the value's size, the key, and the value or the

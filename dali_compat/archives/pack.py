@@ -1,7 +1,7 @@
 """Pack a folder of images into one archive, byte for byte.
 
-The archive is written to ``OUT.partial``, and renamed when it is complete. A failure other than SIGKILL leaves nothing
-behind. Each format has a function that writes a file ``data`` in a folder.
+The archive is written in the folder ``OUT.partial``, and moved to ``OUT`` when it is complete. A failure other than
+SIGKILL leaves nothing behind. Each format has a function that writes the archive as ``data`` in a given folder.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
         out: path of the archive. Its extension, .rec, .tfrecord, .lmdb or .tar, selects the format.
 
     Raises:
-        CannotPack: ``out`` exists, or another process is writing it.
+        CannotPack: ``out`` exists or cannot be created, or another process is writing it; or a class name has a line
+            break.
         FileNotFoundError: as in ImageFolder.
         OSError: reading or writing fails.
     """
@@ -173,7 +174,7 @@ class _Source:
         self.classes, _, self._samples = listed
         bad = [name for name in self.classes if "\n" in name]
         if bad:
-            raise CannotPack(f"the name of the class {bad[0]!r} has more than one line")
+            raise CannotPack(f"the name of the class {bad[0]!r} has a line break; rename the folder")
         size: Callable[[str], int] = os.path.getsize if self._objects is None else self._objects.size
         self._sizes = [size(path) for path, _ in self._samples]
         self.bytes = sum(self._sizes)

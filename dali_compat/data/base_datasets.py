@@ -201,8 +201,8 @@ def _survey(leaf: Images) -> tuple[float, bool]:
 
 
 def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
-    """Return the sizes in bytes of the objects that were listed or read before. If there are none, read the first object
-    and return its size, or 0 if that fails."""
+    """Return the sizes in bytes of the objects that were listed or read before. If there are none, read the first
+    object and return its size, or 0 if that fails."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:
         return known or [len(some[0].bytes())]

@@ -87,7 +87,7 @@ def checked_header(source: str | np.ndarray) -> Header:
             ctime, data = ctime_of(source), _BUFFER.read(source)
     except (OSError, MemoryError):
         return Header(UNREADABLE, 1, 1)
-    header = read_header(data if type(source) is str else source)  # an Upright is passed, to be rotated
+    header = read_header(data if type(source) is str else source)  # an Upright itself, for its orientation
     if header.kind != DALI:
         return header
     known = header.intact or is_intact(data)

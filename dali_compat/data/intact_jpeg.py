@@ -45,7 +45,7 @@ class Jpeg:
         self._huffman: set[int] = set()
         self._identifiers = b""
         self._samplings: list[tuple[int, int]] = []  # (horizontal, vertical) factors, per component
-        self._left: list[list] = []  # number of low bits not sent yet, per component and coefficient
+        self._left: list[list] = []  # low bits not sent yet, per component and coefficient; None if no bit was sent
         self._ask_pillow = False
 
     def is_whole(self) -> bool:
@@ -93,8 +93,8 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """Check an application segment. JFIF and Adobe segments, which determine the color space, must precede the frame
-        header, because header.py does not read the segments after it."""
+        """Check an application segment. JFIF and Adobe segments, which determine the color space, must precede the
+        frame header, because header.py does not read the segments after it."""
         if marker == _APP0 and content.startswith(b"JFIF"):
             require(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)

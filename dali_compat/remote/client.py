@@ -38,7 +38,8 @@ class Client:
 
     Args:
         options: arguments of obstore.store.from_url, such as region, endpoint, skip_signature, client_options and
-            retry_config. obstore takes missing ones from the environment or the machine's metadata service.
+            retry_config. obstore takes missing arguments from the environment or the machine's metadata
+            service.
 
     Raises:
         ImportError: obstore is not installed.
@@ -50,7 +51,7 @@ class Client:
         self._stores: dict[str, Bucket | Hub] = {}
 
     def store(self, root: str) -> Bucket | Hub:
-        """Return the Bucket or Hub at a URL. Raise RuntimeError in a forked process."""
+        """Return the Bucket or Hub at a URL. Raise RuntimeError if is_forked()."""
         if is_forked():
             event_loop()
         if root not in self._stores:
@@ -67,8 +68,8 @@ class Client:
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
         """Fetch an object or a UrlPart. The etag of a UrlPart is that of the whole object.
 
-        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies, because obstore
-        does not report its own retries. Raise obstore's errors.
+        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. obstore's own
+        retries are not used, because obstore does not report them. Raise obstore's errors.
         """
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
@@ -124,7 +125,8 @@ def _pauses(
 
 @functools.cache
 def _helper(process: int) -> HelperProcess:
-    """Return the HelperProcess of the process with this ID, because a forked child needs its own."""
+    """Return the HelperProcess of this process. ``process`` is its ID, the cache key, because a forked child needs
+    another helper."""
     return HelperProcess()
 
 

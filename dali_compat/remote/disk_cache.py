@@ -24,7 +24,8 @@ _CHECKS = 64  # a process checks the size of the folder after writing 1/64 of th
 class DiskCache:
     """A cache of objects in files. Files are written atomically, and their checksums are verified on each read.
 
-    From time to time, each process removes the least recently used files beyond ``size``.
+    From time to time, each process checks the size of all files, and removes the least recently used ones if it exceeds
+    ``size``.
 
     Args:
         folder: created if it is missing, accessible only to the user. Processes may share it.
@@ -47,7 +48,8 @@ class DiskCache:
             raise PermissionError(f"disk_cache cannot write to {self.folder}")
 
     def get(self, name: str, etag: str | None) -> Fetched | None:
-        """Return a cached object, or None if it is missing or damaged, or if its etag differs from ``etag``."""
+        """Return a cached object, or None if it is missing or damaged, or has another etag. If ``etag`` is None, any
+        etag is accepted."""
         path = self._path(name)
         found = _unpacked(saved.read(path))
         if found is None or (etag is not None and found.etag != etag):

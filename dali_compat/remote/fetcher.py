@@ -65,9 +65,10 @@ class Fetcher:
         event_loop().call_soon_threadsafe(self._request, [(record.store, record.index) for record in records])
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:
-        """Wait until the records are fetched, and set their ``data``. Return {position in ``records``: ImageReadError}.
+        """Wait until the records are fetched, and set their ``data``.
 
-        Raise RuntimeError if close() was called.
+        Return {position in ``records``: ImageReadError} for the records that cannot be read. Raise
+        RuntimeError if close() was called.
         """
         begin = perf_counter()
         outcomes = wait_for(self._take([(record.store, record.index) for record in records]))

@@ -20,8 +20,8 @@ _URL = re.compile(rf"[a-zA-Z][\w+.-]*://(?:(?!(?i:{_ANOTHER}))[^\s\"'<>?#])*(?:[
 
 
 class UrlPart(str):
-    """The bytes of an object from ``start`` up to ``end`` (exclusive), without ``holes``, which are ranges within
-    it."""
+    """The bytes of an object from ``start`` up to ``end`` (exclusive), without the ``holes``. Each hole is a range
+    (begin, end) relative to ``start``."""
 
     url: str
     start: int
@@ -69,7 +69,7 @@ def are_urls(paths: Iterable[Any]) -> bool:
 def split(url: str) -> tuple[str, str]:
     """Return (URL of the bucket or server, key of the object).
 
-    Raise ValueError if the URL contains credentials, or if that of a web server has a query or fragment.
+    Raise ValueError if the URL contains credentials, or if a web server's URL has a query or fragment.
     """
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
@@ -110,7 +110,7 @@ def as_read_error(url: str, error: Exception) -> Exception:
     if isinstance(error, ImageReadError):
         return error
     made = read_error(f"cannot read {redacted(url)}: {reason_of(error)}", error)
-    made.__cause__ = None  # its message contains the whole request, with credentials
+    made.__cause__ = None  # the original message contains the whole request, with credentials
     return made
 
 
