@@ -18,15 +18,15 @@ _REMEDIES = {
     errno.ENOSPC: "free space on the disk, or in /dev/shm",
     errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
     errno.EIO: "check the disk or the network",
-    errno.ESTALE: "mount the network's folder again",
+    errno.ESTALE: "mount the network file system again",
 }
 _MESSAGES = {os.strerror(n): n for n in (errno.EMFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EFBIG)}
 _MESSAGES["can't start new thread"] = errno.EAGAIN
 
 
 class ImageReadError(OSError):
-    """Raised if an image file cannot be decoded. The message has the file's path, its index in the data set, and the
-    reason. The error is also an instance of the original error's class, such as FileNotFoundError,
+    """Raised if an image file cannot be read or decoded. The message has the file's path, its index in the data set,
+    and the reason. If possible, the error is also an instance of the original error's class, such as FileNotFoundError,
     PIL.UnidentifiedImageError or ValueError.
 
     Examples:
@@ -46,8 +46,7 @@ class ImageReadError(OSError):
 
 
 class _CombinedType(type):
-    """Metaclass of the classes that _combined() returns. copyreg has a function for it, so the classes can be
-    pickled."""
+    """Metaclass of the classes that _combined() returns. A function that is registered with copyreg pickles them."""
 
 
 @functools.cache
@@ -61,8 +60,8 @@ copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 def read_error(text: str, reason: BaseException) -> ImageReadError:
     """Return an ImageReadError that is also an instance of the class of ``reason``.
 
-    Two kinds of ``reason`` give a plain ImageReadError. A for loop may take LookupError and StopIteration for the end
-    of the data. Other classes, such as SyntaxError, cannot be combined with OSError.
+    Return a plain ImageReadError if ``reason`` is a LookupError or StopIteration, which a for loop may take for the end
+    of the data, or if its class, such as SyntaxError, cannot be combined with OSError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
         return ImageReadError(text)

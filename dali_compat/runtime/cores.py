@@ -57,8 +57,8 @@ NODES = Path("/sys/devices/system/node")
 def near_gpu() -> bool:
     """Return True if DALI should keep its threads on the GPU's NUMA node.
 
-    Return False if the process may not run on all cores, because then the user has chosen cores, for example with
-    numactl.
+    Return False if the process is restricted to some of the cores, because the user may have chosen them, for example
+    with numactl.
     """
     with suppress(OSError):  # a GPU's memory may be a node without cores; a sandbox may hide the nodes
         nodes = sum(bool(path.read_text().strip()) for path in NODES.glob("node[0-9]*/cpulist"))

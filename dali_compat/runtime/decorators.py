@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def no_compile(function: F) -> F:
     """Decorator that excludes a function from torch.compile, which would fail on arrays and pipelines. The compiler is
-    not imported unless the program does so."""
+    not imported until the program imports it."""
     uncompiled: Callable[..., Any] | None = None
 
     @functools.wraps(function)

@@ -104,7 +104,7 @@ def _rebuilt(data, values):
 
 
 class ViewBatches(Sequence):
-    """A sequence of samples of several images each (views), stored as one batch per view.
+    """A sequence of samples with several images (views) each, stored as one batch per view.
 
     Attributes:
         batches: for each view, (N, C, H, W) or a list of N images.

@@ -72,7 +72,7 @@ def leak_in_child(one: object) -> None:
 _PATIENCE = 1.0  # seconds to wait for locks at a fork
 
 _all: weakref.WeakSet = weakref.WeakSet()
-_held: dict[int, list] = {}  # locks by the thread that is forking
+_held: dict[int, list] = {}  # locks acquired for a fork, keyed by the ID of the forking thread
 
 
 def new_lock() -> threading.RLock:
@@ -123,8 +123,8 @@ at_fork("locks", before=_before_fork, after_in_parent=_after_fork, after_in_chil
 
 # ---- exit of the program while daemon threads still request batches
 #
-# Python ends a daemon thread when the thread next needs the GIL. In C++ code, this calls std::terminate(). SystemExit
-# therefore ends daemon threads after their batch.
+# At exit, Python ends a daemon thread when the thread next needs the GIL. In C++ code, this calls std::terminate().
+# end_daemons_at_exit() therefore ends daemon threads earlier, after their batch.
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -56,7 +56,7 @@ def callers() -> Iterator[FrameType]:
 
 def trainer_is_at_last_batch(loader: Any) -> bool:
     """Return True if a Lightning Trainer in the call stack has received the last batch of its epoch from this loader.
-    With limit_train_batches, this is not the loader's last batch.
+    With limit_train_batches, the loader may have more batches.
 
     The trainer's ``_combined_loader`` was added in Lightning 2.0.
     """
@@ -92,8 +92,8 @@ ITERATORS: dict[str, tuple[str, ...]] = {
         *("_tasks_outstanding", "_task_info", "_rcvd_idx"),
     ),
 }
-"""torch's iterators, which those in epoch/ are derived from, with the methods and attributes that epoch/ uses. torch
-2.0 and later versions have all of them."""
+"""Names of the iterator classes of torch that classes in epoch/ are derived from, and for each the methods and
+attributes that epoch/ uses. All of them exist in torch 2.0 and later."""
 
 
 def profiler_check() -> Callable[[], bool]:
@@ -146,7 +146,7 @@ def data_set_being_read() -> Any:
 
     The module of torch's fetchers was added in torch 1.2.
     """
-    for frame in islice(callers(), 12):  # Subset and ConcatDataset are between them
+    for frame in islice(callers(), 12):  # frames of Subset and ConcatDataset may come first
         if frame.f_globals.get("__name__") == "torch.utils.data._utils.fetch":
             return getattr(frame.f_locals.get("self"), "dataset", None)
     return None
@@ -164,17 +164,17 @@ def pipelines_of(kind: Any) -> set[Any]:
 # ---- frameworks and Pillow
 
 ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
-"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. It was added in Accelerate
-0.18."""
+"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. The attribute was added
+in Accelerate 0.18."""
 
 
 def framework_calls() -> list[FrameType]:
     """Return the frames of Accelerate and Ray Train in the call stack, innermost first.
 
-    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader. The script's
-    loader is a local variable of these functions since Accelerate 0.20 and Ray 2.7.
+    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader. Since
+    Accelerate 0.20 and Ray 2.7, the script's loader is a local variable of these functions.
     """
-    frames = islice(callers(), 16)  # most calls between the framework's function and our constructor
+    frames = islice(callers(), 16)  # the framework's function is not further from our constructor
     return [one for one in frames if str(one.f_globals.get("__name__")).startswith((ACCELERATE, "ray.train."))]
 
 

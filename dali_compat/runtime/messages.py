@@ -26,7 +26,8 @@ _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
     """Report that ``what`` does not run in DALI, in the way that DataLoader's argument ``fallback`` selects.
 
-    "warn" issues a warning unless ``reported`` contains the same text, and adds the text to ``reported``.
+    "warn" issues a warning unless ``reported`` contains the same text, and adds the text to ``reported``. "silent"
+    reports nothing.
 
     Raises:
         RuntimeError: fallback is "error".
@@ -81,7 +82,7 @@ def _user_frame(last_module: str = "") -> tuple[int, FrameType]:
     either, return the caller's frame.
     """
     calls = callers()
-    first, other = next(calls), None  # the fallback is the caller in this module
+    first, other = next(calls), None  # ``first`` is the caller in this module
     for level, frame in enumerate(calls, 1):
         if frame.f_globals.get("__name__") == last_module:
             break

@@ -1,4 +1,4 @@
-"""Cache files, which save later starts repeated work, and locks, so that one process at a time writes a file."""
+"""Cache files, so that later starts do not repeat work, and locks, so that one process at a time writes a file."""
 
 from __future__ import annotations
 
