@@ -105,8 +105,8 @@ def test_bench_names_the_transform_that_python_calls_as_the_limit(image_root, tm
 
     found, output = limit_of(waited=0.08)  # for functions that wait, or for processes that call them
     assert found == limits.PYTHON and "Python: functions called sample by sample take 90% of the time" in output
-    assert "  a transform that translates, or a registered one: " in output and "Busy" in output
-    assert "  num_workers=2 (now 0): one process a core calls it\n" in output
+    assert "  a transform that DALI supports, or a registered translation: " in output and "Busy" in output
+    assert "  num_workers=2 (now 0): one process per core runs it\n" in output
     found, output = limit_of(waited=0.01, others=0.16)
     assert found == limits.BUSY_MACHINE and "busy machine: other programs have 80% of the 2 cores\n" in output
     words = "--transform", SMALL

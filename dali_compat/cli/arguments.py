@@ -28,7 +28,7 @@ _ENDINGS = {
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
 
 
-SIZES_DIFFER = "the images of a batch must have the same height x width"  # as in epoch/collate.py, which imports torch
+SIZES_DIFFER = "the images of a batch must have the same height x width"  # copied: epoch/collate.py imports torch
 _REMEDY = (
     "--on-error replace loads another image instead, --on-error skip leaves it out of its batch (on_error= of "
     "dali_compat.DataLoader); `python -m dali_compat check` lists all such files"
@@ -130,7 +130,7 @@ def open_dataset(
 def dataset_class(path: str) -> str | None:
     """Return the name of the data set class for an archive or a table, by its extension or first bytes.
 
-    Return None for other files. Raise ValueError for a pipe or a device.
+    Return None for other files and folders. Raise ValueError if the path is missing, or is a pipe or a device.
     """
     if is_url(path):
         return _ENDINGS.get(os.path.splitext(path)[1].lower())
@@ -159,7 +159,7 @@ def _by_content(path: str) -> str | None:
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add the path, --option, --transform and --on-error, from which dataset_of() opens a data set."""
     parser.add_argument(
-        "path", nargs="+", metavar="FOLDER", help="folder of class folders of images, a table or an archive, as check"
+        "path", nargs="+", metavar="FOLDER", help="folder of class folders, a table or an archive, as for check"
     )
     add_options(parser)
     parser.add_argument(

@@ -261,7 +261,7 @@ def _location(entry: dict) -> str:
 def _summary(counts: dict, share: float | None) -> list[str]:
     lines = []
     if counts["outside"]:
-        lines.append(f"{_plural(counts['outside'], 'image')} beside the class folders: ImageFolder does not list them.")
+        lines.append(f"{_plural(counts['outside'], 'image')} outside class folders: ImageFolder does not list them.")
     if share is not None:
         percent = "100" if share == 1 else f"{min(100 * share, 99.9):.1f}"  # 100 only if all are
         lines.append(f"DALI decodes {counts['dali']:,} of {_plural(counts['images'], 'image')} ({percent}%).")

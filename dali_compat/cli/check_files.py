@@ -76,7 +76,7 @@ def decode(source: Source) -> Inspection:
         texts: dict[bool, dict[str, None]] = {True: {}, False: {}}  # without duplicates, in order
         for one in caught:
             texts[issubclass(one.category, Image.DecompressionBombWarning)][str(one.message)] = None
-        dali = "error" not in seen and read_header(source)[0] == DALI  # this would repeat the warnings
+        dali = "error" not in seen and read_header(source)[0] == DALI  # read_header() may repeat the warnings
     seen.setdefault("bomb", next(iter(texts[True]), ""))
     return Inspection(**seen, dali=dali, warnings=tuple(texts[False]))
 
@@ -252,7 +252,7 @@ def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -
     def records() -> Iterator[Record]:
         for begin in range(0, len(urls), _AT_ONCE):
             some = urls[begin : begin + _AT_ONCE]
-            for url, data in zip(some, objects.read_each(some), strict=True):  # errors recur on reading
+            for url, data in zip(some, objects.read_each(some), strict=True):  # decode() reads it again after an error
                 yield Record(objects, url, None if isinstance(data, Exception) else data)
 
     return FileSource(name, kind, records, len(urls))

@@ -77,7 +77,7 @@ def compare_speed(root: str, device: torch.device, args) -> None:
 
     theirs, ours = ImageFolder(root, transform), dali_compat.DALIImageFolder(root, transform)
     worker_options = {"persistent_workers": args.workers > 0, "pin_memory": device.type == "cuda"}
-    works = installation.dali_problem(gpu=device.type == "cuda") is None  # num_workers is a number of threads
+    works = installation.dali_problem(gpu=device.type == "cuda") is None  # if so, num_workers is a number of threads
     loader = dali_compat.DataLoader(ours, device=device, **options(ours), **({} if works else worker_options))
     loaders: dict[str, Any] = {
         "torchvision": torch.utils.data.DataLoader(theirs, **options(theirs), **worker_options),

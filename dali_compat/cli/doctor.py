@@ -47,7 +47,7 @@ def run(args) -> int:
 
 
 def checks() -> list[Check]:
-    """Check this machine. Initializes CUDA if there is a GPU."""
+    """Run all checks of this machine. This initializes CUDA if there is a GPU."""
     return [
         Check("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
         _torch(),

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ..runtime.messages import in_bytes
 
-BUSY = 0.8  # share of a batch's time from which on a resource is the bottleneck
-OTHERS = 0.2  # share of the cores from which on other programs count as a cause
+BUSY = 0.8  # a resource is the bottleneck if it is busy for at least this share of a batch's time
+OTHERS = 0.2  # other programs count as a cause if they use at least this share of the cores
 PYTHON, DISK, CPU, DECODER, HOST = "Python", "disk", "CPU", "decoder", "host"
 BUSY_MACHINE = "busy machine"
 
@@ -23,7 +23,7 @@ class Measured:
     cpu: float  # CPU time of all threads and processes, including the calling thread
     cores: int  # cores that this process may use
     threads: int  # the loader's threads, or its processes if torchvision does the work
-    python: float = 0.0  # time in next() except for DALI, if Python functions run for each sample; else 0
+    python: float = 0.0  # time in next() without waiting for DALI; 0 unless Python functions run for each sample
     called: str = ""  # why a transform runs for each sample; "" if none does
     others: float = 0.0  # CPU time of other programs on these cores
     path: str = ""  # path of the data
@@ -90,11 +90,11 @@ def advice(bottleneck: str, m: Measured) -> list[str]:
     decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)
     rows = [
         ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
-        ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is done once a batch"),
+        ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is done once per batch"),
         ({HOST}, True, "no collate_fn, target_transform or sampler that is slow in Python"),
         ({PYTHON}, m.fallback, f"let DALI do the work; torchvision does it, because {m.fallback}"),
-        ({PYTHON}, bool(m.called), f"a transform that translates, or a registered one: {m.called}"),
-        ({PYTHON}, few_workers, f"num_workers={m.cores} (now {m.workers}): one process a core calls it"),
+        ({PYTHON}, bool(m.called), f"a transform that DALI supports, or a registered translation: {m.called}"),
+        ({PYTHON}, few_workers, f"num_workers={m.cores} (now {m.workers}): one process per core runs it"),
         ({DISK}, m.folder, f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec"),
         ({CPU, PYTHON}, more_threads, f"num_workers={m.cores} (now {m.threads})"),
         ({CPU}, m.has_gpu and not m.gpu, "device='cuda': the GPU decodes"),

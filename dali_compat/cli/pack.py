@@ -1,6 +1,6 @@
 """Pack a folder of images into one archive: RecordIO, TFRecord, LMDB or tar.
 
-The files' bytes are stored unchanged. The archive is renamed when it is complete.
+The files' bytes are stored unchanged. OUT does not exist before the archive is complete.
 """
 
 import os
@@ -37,7 +37,7 @@ def run(args) -> int:
             count = pack(folder, local, True)
             dataset = getattr(dali_compat, dataset_class(local) or "")(local)  # builds its index
             if len(dataset) != count:
-                print(f"pack: {local} shows {len(dataset)} images after {count} were packed", file=sys.stderr)
+                print(f"pack: {local} has {len(dataset)} images, but {count} were packed", file=sys.stderr)
                 return 1
             if local != out:
                 print(f"uploading {_size(local) / 1e6:,.1f} MB", file=sys.stderr)

@@ -26,17 +26,17 @@ def add_arguments(parser) -> None:
     parser.add_argument("--device", type=device_name, help=where)
     parser.add_argument("--cache", type=budget, help="memory for decoded images: bytes, or a share such as 0.5")
     parser.add_argument(
-        "--fallback", choices=("warn", "silent", "error"), default="warn", help="if a loader cannot use DALI"
+        "--fallback", choices=("warn", "silent", "error"), default="warn", help="what to do if a loader cannot use DALI"
     )
     add_on_error(parser)
-    parser.add_argument("--quiet", action="store_true", help="no line for each loader that says what it runs on")
+    parser.add_argument("--quiet", action="store_true", help="do not print what each loader runs on")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="script or module, and its arguments")
     parser.usage = f"{parser.prog} [options] (script | -m module) [arguments]"
 
 
 def run(args) -> int:
-    """Run the program as python does. Return 0, or 2 if its file cannot be opened. Its exceptions are not caught."""
+    """Run the program as python does. Return 0, or 2 if the script cannot be opened. Its exceptions propagate."""
     if not args.program:
         raise UsageError("name a script, or -m and a module, as in: run train.py --epochs 90")
     name = args.program[0]

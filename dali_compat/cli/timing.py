@@ -38,7 +38,7 @@ class SampledFiles:
         self.indices = [index for at, index in enumerate(self.indices) if at not in bad]
 
     def drop(self) -> None:
-        """Ask the system to drop the files from the page cache. Archives are mapped and stay."""
+        """Ask the system to drop the files from the page cache. Archives are mapped, so they stay in it."""
         for index in self.indices:
             source = self._source(index)
             if isinstance(source, str) and hasattr(os, "posix_fadvise"):

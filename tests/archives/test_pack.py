@@ -141,7 +141,7 @@ def test_pack_command_fails_if_the_archive_has_another_number_of_images(packed, 
     monkeypatch.setattr(packing, "pack", lambda *args: pack(*args) + 1)
     out = tmp_path / "all.rec"
     assert cli.main(["pack", str(packed / "images"), str(out)]) == 1
-    assert capsys.readouterr().err.endswith(f"pack: {out} shows 12 images after 13 were packed\n")
+    assert capsys.readouterr().err.endswith(f"pack: {out} has 12 images, but 13 were packed\n")
 
 
 def test_pack_without_the_lmdb_package_names_the_install_command(packed, tmp_path, capsys, monkeypatch):
