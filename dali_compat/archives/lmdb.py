@@ -114,7 +114,10 @@ class DALILMDB(Archive):
         keys = [key.decode("utf-8", "surrogateescape") for part in rows for key in part.key_list()]
         if len(keys) != len(self._table):
             what = f"{len(keys)} keys for {len(self._table)} images"
-            raise ValueError(f"the cached index of {self.root} has {what}; remove the index")
+            raise ValueError(
+                f"the cached index of {self.root} is damaged: it has {what}; remove .*.dali_compat-index.npz next to "
+                "the archive or, if there is no such file, the folder ~/.cache/dali_compat/index"
+            )
         targets = self._by_pattern(keys) if self._labels is None else _by_labels(self._labels, keys)
         self._table.targets[:] = targets
 

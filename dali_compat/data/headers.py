@@ -165,10 +165,10 @@ class Headers:
             return self._verdicts.setdefault(engine, Verdicts(engine))
 
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
-        """Return the numbers of JPEGs among the first ``count`` files, by decoder.
+        """Count the JPEGs among the first ``count`` files, by decoder.
 
-        ``chroma`` is bool of shape (256,), True for each Header.chroma that the engine supports. A JPEG of more than
-        ``most`` pixels is not compared.
+        ``chroma`` is a bool array of shape (256,), True for each Header.chroma that the engine supports. JPEGs of more
+        than ``most`` pixels are counted as ``large``.
         """
         with self._lock:
             if count > len(self._facts):

@@ -159,9 +159,9 @@ def draw_dali_matrix(sizes, u, *, inner, interpolation):
 
 
 def _in_fixed_point(matrix) -> np.ndarray:
-    """Round matrices (N, 2, 3) to the fixed point of Pillow's nearest warp (affine_fixed in Geometry.c).
+    """Round matrices (N, 2, 3) to fixed-point numbers, as Pillow's nearest warp does (affine_fixed in Geometry.c).
 
-    The steps and the center of the first pixel have 16 fractional bits.
+    The steps from pixel to pixel and the position of the first pixel's center are rounded to 16 fractional bits.
     """
     rows = matrix.reshape(-1, 2, 3)
     steps = np.floor(rows[:, :, :2] * 65536 + 0.5)

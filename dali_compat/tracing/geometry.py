@@ -215,7 +215,8 @@ def expand(s: State, backend: str, border=0, fill=0) -> Outcome:
 
 
 def _warp(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
-    """Return a tuple of one warp step. Its numbers are the image sizes, a flag and ``numbers``."""
+    """Return a tuple of one warp step. Its numbers are the sizes before and after it, the flag that flagged() adds,
+    and ``numbers``."""
     ((kind, flag_and_numbers),) = flagged(op, after, numbers, layout, **args)
     return ((kind, (*map(float, (*before.size, *after.size)), *flag_and_numbers)),)
 

@@ -153,8 +153,11 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 
 
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
-    """Translate a container that draws which branches to apply, or their order. Return the step that draws, the steps
-    of all branches, each with its branch's Gate, and an identity step."""
+    """Translate a container that draws which branches to apply, or their order.
+
+    The first step draws. The steps of all branches follow, each with the Gate of its branch. The last is an identity
+    step, whose ImageSpec describes the container's result.
+    """
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
     if container.in_order and set(gives) != {spec}:  # in random order, a branch may get the result of another branch

@@ -96,7 +96,7 @@ claim(
 _ROWS = [row for name in FIRST_SCREEN for row in rows_of(name)]
 claim(
     README,
-    "copies of {} photos in memory and batches of {}.",
+    "copies of {} photos from memory, in batches of {}.",
     reaches({read(name)["images"]["different_images"] for name in FIRST_SCREEN}, "d"),
     " or ".join(map(str, sorted({int(row.get("batch_size", 256)) for row in _ROWS}))),
 )

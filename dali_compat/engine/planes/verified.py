@@ -10,7 +10,8 @@ content of its memory.
 
 For undamaged files, the result depends only on the kind of chroma. Once _ENOUGH files of a kind were equal without
 exception, the engine also decodes intact files of that kind that were never compared. A random sample of these, one
-file in _EVERY ** 2, is still compared. If the pixels of one file differ, all files of its kind are compared again.
+file in _EVERY ** 2, is still compared. If the pixels of one file differ, every file of its kind that was never compared
+is compared when it is read next.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class VerifiedEngine(JpegEngine):
         return rows[own], rows[compared]
 
     def compare_again(self, chroma: np.ndarray) -> None:
-        """Compare all files of the kinds ``chroma`` again, until enough of them are equal."""
+        """Reset the counts of equal files of each kind in ``chroma``. Until a count reaches _ENOUGH again, all files of
+        its kind that were never compared are compared when they are read."""
         self._equal_counts[chroma] = 0
 
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:

@@ -1,7 +1,8 @@
-"""Warps in torch on batches: Pillow's Image.transform (Geometry.c), bit for bit, and torchvision's grids on tensors.
+"""Warp batches in torch, as Pillow does for PIL images or as torchvision does for tensors.
 
-Pillow's coordinates are float64. They are added in the same order as in C, because a rounding tie may depend on the
-last bit. Terms that depend only on the row or the column are computed on the host.
+The results for PIL images equal those of Image.transform (Geometry.c) bit for bit. Pillow's coordinates are float64.
+They are added in the same order as in C, because a rounding tie may depend on the last bit. Terms that depend only on
+the row or the column are computed on the host.
 """
 
 from __future__ import annotations
