@@ -205,7 +205,7 @@ _SMALLEST, _LARGEST = 512, 1 << 16  # allowed page sizes
 
 
 class Database:
-    """Keys and values of a database, whose whole file is ``data`` (mapped).
+    """Keys and values of a database. ``data`` is the whole file, memory-mapped.
 
     Raises ImageReadError if the file is damaged, and ValueError if it is of an unsupported kind.
 

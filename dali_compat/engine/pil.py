@@ -1,6 +1,6 @@
 """Run all steps on one image with torchvision's functions, for files that DALI decodes differently from Pillow.
 
-The caller passes the same random arguments as to the other engines, so the result is also the reference for theirs.
+All engines get the same random arguments, so the result is also the reference for the results of the other engines.
 """
 
 from __future__ import annotations

@@ -80,8 +80,10 @@ class VerifiedEngine(JpegEngine):
         return rows[own], rows[compared]
 
     def compare_again(self, chroma: np.ndarray) -> None:
-        """Reset the counts of equal files of each kind in ``chroma``. Until a count reaches _ENOUGH again, all files of
-        its kind that were never compared are compared when they are read."""
+        """Reset the count of equal files for each kind in ``chroma``.
+
+        Until the count is _ENOUGH again, every file of that kind not compared before is compared when it is read.
+        """
         self._equal_counts[chroma] = 0
 
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:
