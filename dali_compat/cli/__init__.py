@@ -20,8 +20,7 @@ COMMANDS = {
     "pack": "pack a folder into a RecordIO, TFRecord, LMDB or tar file",
 }
 _ABOUT = """\
-Your PyTorch image training, without the wait for images: change two imports,
-or none. A drop-in replacement for PyTorch's image loading that decodes and
+A faster DataLoader for training on images with PyTorch. Change one import, or none. A drop-in replacement for PyTorch's image loading that decodes and
 transforms whole batches with NVIDIA DALI, on the GPU or on the CPU.
 
 Two lines of a script change:

@@ -174,7 +174,7 @@ def _agrees(device, channels) -> bool:
             why = "their results differ from torch's"
     except Exception as error:  # errors of Triton or its compiler; torch does the same work without them
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-    _log.info("augmentations on %s run without Triton kernels, which takes more host time: %s", device, why)
+    _log.info("augmentations on %s take more host time without Triton kernels: %s", device, why)
     return False
 
 
