@@ -247,7 +247,7 @@ def test_help_has_a_line_for_every_command(capsys, monkeypatch):
 
 
 def test_help_repeats_the_description_of_the_readme(capsys):
-    """The description and the two lines to change."""
+    """The description and the line to change."""
     readme, output = (Path(__file__).parents[1] / "README.md").read_text(), help_text(capsys)
     first = re.search(r"^\*\*(.*?)\*\*$", readme, re.MULTILINE)[1]
     assert " ".join(first.split()) in " ".join(output.split())

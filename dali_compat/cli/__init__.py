@@ -20,15 +20,14 @@ COMMANDS = {
     "pack": "pack a folder into a RecordIO, TFRecord, LMDB or tar file",
 }
 _ABOUT = """\
-A faster DataLoader for training on images with PyTorch. Change one import, or none. A drop-in replacement for PyTorch's image loading that decodes and
+A faster DataLoader for training on images with PyTorch. Change one import, or
+none. A drop-in replacement for PyTorch's image loading that decodes and
 transforms whole batches with NVIDIA DALI, on the GPU or on the CPU.
 
-Two lines of a script change:
+One line of a script changes:
 
   -from torch.utils.data import DataLoader
-  -from torchvision.datasets import ImageFolder
   +from dali_compat import DataLoader
-  +from dali_compat import DALIImageFolder as ImageFolder
 
 or none: python -m dali_compat run train.py
 """
