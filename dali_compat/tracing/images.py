@@ -296,12 +296,10 @@ def in_place_of(original: Any, function: Any) -> Any:
 def deferred_image(
     image: Any, outcome_of: Callable[..., Outcome | None], call: RecordedCall, info: dict[Any, Any] | None = None
 ) -> Image.Image | None:
-    """Return the deferred result of a call; None if the result has to be computed.
+    """Return the deferred result of ``call`` on ``image``; None if the result has to be computed.
 
     Args:
-        image: the first argument of the call.
         outcome_of: returns the Outcome for the image's State and the call's other arguments.
-        call: the call.
         info: ``Image.info`` of the result; None to copy that of ``image``.
     """
     node = node_of(image)

@@ -29,7 +29,7 @@ class TracingWorker:
         self._function, self._table, self._exact = function, table, exact
 
     def __call__(self, number: int) -> None:
-        gc.freeze()  # else each full collection visits, and after a fork copies, all objects of the loading process
+        gc.freeze()  # otherwise a full collection visits, and after a fork copies, all objects of the loading process
         Finalize(None, _exit_if_orphaned, (os.getppid(),), exitpriority=_BEFORE_QUEUES)
         begin_tracing(self._table)
         if self._function is not None:
