@@ -101,7 +101,7 @@ setup(
             *("obstore", "moto[server]", "lmdb", "tfrecord", "webdataset", "datasets", "pandas", "torchdata"),
             "torchcodec",
             *EXAMPLES,
-            *("mypy", "ruff", "setuptools>=77", "readme_renderer[md]"),
+            *("mypy", "ruff", "codespell[toml]", "setuptools>=77", "readme_renderer[md]"),
         ],
     },
 )

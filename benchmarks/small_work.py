@@ -1,4 +1,4 @@
-"""Question: is an epoch over few small images ever slower than with torch's loader?
+"""Question: is an epoch over a small number of small images ever slower than with torch's loader?
 
 Method. One process. Twelve cases: JPEGs with a side of 32, 128 or 320 pixels, batches of 4 or 16, and an ImageFolder or
 a custom Dataset that opens files with Pillow; both loaders get the same data set. The transform is RandomResizedCrop to

@@ -448,8 +448,8 @@ def peers(found: dict | None = None) -> str:
     of, images = found["facts"], found["images"]
     command = re.sub(r"--data \S+", "--data PHOTOS", re.sub(r" --json \S+", "", of["command"]))
     said = (
-        f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}; {images['files']:,} files of "
-        f"{images['bytes'] / 1e6:,.0f} MB, batches of {found['settings']['batch_size']}; medians (ranges) of "
+        f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}; {images['files']:,} files, "
+        f"{images['bytes'] / 1e6:,.0f} MB in total; batches of {found['settings']['batch_size']}; medians (ranges) of "
         f"{reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
     )
     missing = [f"{PEERS[name]}: not measured: {reason}.\n" for name, reason in found["not_measured"].items()]

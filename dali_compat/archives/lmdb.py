@@ -265,7 +265,8 @@ class Database:
         """Return (begin of page ``number`` in the file, its kind, offsets of its nodes within it)."""
         begin = number * self._page
         if not 2 <= number < self._pages:
-            raise corrupt(self._path, f"page {number}", f"it does not exist; the file has {self._pages} pages")
+            what = f"a page of keys must be one of the pages 2 to {self._pages - 1}"
+            raise corrupt(self._path, f"page {number}", what)
         found, _, flags, lower, _ = _HEADER.unpack_from(self._data, begin)
         if found != number or flags & _KINDS not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= self._page:
             raise corrupt(self._path, f"page {number} at byte {begin}", "it is not a page of keys")

@@ -141,7 +141,7 @@ class History:
                 the differences.
         """
         if not isinstance(state, dict) or (state and "version" not in state):
-            raise ValueError(f"invalid loader state: pass the result of state_dict(), got {state!r:.80}")
+            raise ValueError(f"invalid loader state: expected the result of state_dict(), got {state!r:.80}")
         if not state:
             self._clear()
             return

@@ -50,7 +50,8 @@ def refuse_replaced(transform) -> None:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield (name, function) of each method that ``kind`` and its bases in torchvision and timm define."""
+    """Yield (name, function) of each method in _METHODS that ``kind`` or one of its bases defines, for classes of
+    torchvision and timm."""
     for base in kind.__mro__:
         if top_package(base) in _LIBRARIES:
             own = vars(base)

@@ -85,9 +85,11 @@ def draw_resize(sizes, u, *, size, max_size=None):
 
 
 def _by_edges(sizes, size, max_size) -> np.ndarray:
-    """Return the (height, width) for a given short edge (``size``) or, if that is None, long edge (``max_size``).
+    """Return the (height, width) for a given short edge ``size``, one number or one per image.
 
-    ``size`` is one number, or one per image. The other edge is truncated, not rounded."""
+    ``max_size``, if not None, limits the long edge. If ``size`` is None, ``max_size`` is the long edge. The other edge
+    is truncated, not rounded.
+    """
     short, long = sizes.min(1), sizes.max(1)
     if size is None:
         new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)

@@ -116,7 +116,7 @@ def _border(t, spec: ImageSpec, mode: Any = None) -> dict:
         raise Untranslatable(t, f"fill={t.fill} must be a number for tensors")
     fill = fill_of(t, spec) or (0,) * spec.channels
     if spec.dtype == torch.uint8 and not all(isinstance(value, Integral) and 0 <= int(value) <= 255 for value in fill):
-        raise Untranslatable(t, f"fill={t.fill} is not an integer from 0 to 255")
+        raise Untranslatable(t, f"fill={t.fill} must consist of integers from 0 to 255")
     mode = mode or getattr(t.padding_mode, "value", t.padding_mode)
     if mode == "constant" and spec.dtype.is_floating_point and (any(fill) or spec.normalized):
         raise Untranslatable(

@@ -189,8 +189,8 @@ class Bucket:
 
 
 class Hub:
-    """Fetch and list files of the Hugging Face Hub, with the methods of Bucket. Requests run in daemon threads, so that
-    an interrupt need not wait for them.
+    """Fetch and list files of the Hugging Face Hub. The methods are those of Bucket, but put() raises ValueError.
+    Requests run in daemon threads, so that an interrupt need not wait for them.
 
     Args:
         root: hf://datasets or hf://models.

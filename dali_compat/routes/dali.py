@@ -153,7 +153,8 @@ class DaliRoute:
             return pipeline
 
     def jpeg_engine(self) -> VerifiedEngine | None:
-        """Return the GPU's JPEG engine, or None if this route does not use it. Initializes CUDA."""
+        """Return the GPU's JPEG engine, or None if this route does not use it or if it cannot be used. Initializes CUDA
+        if the route uses the engine."""
         if not self.uses_jpeg_engine:
             return None
         from ..engine.planes.engines import engine_of

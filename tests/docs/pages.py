@@ -17,7 +17,7 @@ _GENERATED = re.compile(r"<!-- written, .*?<!-- until here -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
-_PROGRAMS = ("mypy", "python", "pytest", "pip", "ruff", "tests/run_gpu.sh")
+_PROGRAMS = ("codespell", "mypy", "python", "pytest", "pip", "ruff", "tests/run_gpu.sh")
 
 
 def text(page: str) -> str:

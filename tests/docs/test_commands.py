@@ -29,7 +29,7 @@ NOT_RUN = {
     r"pytest -m gpu": "needs a GPU",
     r"tests/run_gpu.sh": "needs a GPU",
     r"DATA=/path/to/photos pytest tests/parity": "needs the reader's photos",
-    r"ruff .*": "it looks at all files: .ci/run does it",
+    r"ruff .*|codespell": "it looks at all files: .ci/run does it",
     r"mypy": "it takes half a minute: tests/test_types.py runs it",
     r"python tests/parity/measure.py --only GaussianBlur .*": "would write into the committed results",
     r"(python|torchrun .*) -m dali_compat run .*": "it would be pytest's __main__: tests/contract/test_run.py does it",

@@ -46,9 +46,9 @@ REFUSALS = {
         "fill=(1, 2, 3) does not fit an image of 1 channels",
         "",
     ),
-    "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 is not an integer from 0 to 255", ""),
-    "fill out of range": ([v1.Pad(2, fill=256)], 0, "fill=256 is not an integer from 0 to 255", ""),
-    "negative fill": ([v1.RandomCrop(5, 2, fill=-1)], 0, "fill=-1 is not an integer from 0 to 255", ""),
+    "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 must consist of integers from 0 to 255", ""),
+    "fill out of range": ([v1.Pad(2, fill=256)], 0, "fill=256 must consist of integers from 0 to 255", ""),
+    "negative fill": ([v1.RandomCrop(5, 2, fill=-1)], 0, "fill=-1 must consist of integers from 0 to 255", ""),
     "negative padding": ([v1.Pad(-1)], 0, "padding is negative", "use a crop"),
     "negative padding of a crop": ([v1.RandomCrop(9, padding=(1, 1, 1, -1))], 0, "padding is negative", "use a crop"),
     "reflect on tensors": (

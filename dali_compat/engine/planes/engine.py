@@ -70,7 +70,7 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Return True on the first call, unless the task was cancelled. The calling thread must then run the task. A
+        """Return True if the calling thread must run the task: on the first call, unless the task was cancelled. A
         second call is possible, because a thread pool may run a task even if its submit() raised an error."""
         with suppress(IndexError):
             self._not_begun.pop()

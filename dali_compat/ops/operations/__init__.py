@@ -1,7 +1,8 @@
 """Apply a different operation to each image, as policies and ColorJitter require.
 
-With torch, this takes hundreds of launches per batch, too many for a host that also launches a model. On a GPU, two
-Triton kernels (kernels.py) process PIL images, if Triton's results on a few images equal torch's.
+With torch, this takes hundreds of launches per batch, too many for a host that also launches a model's kernels. On a
+GPU, two Triton kernels (kernels.py) therefore run Pillow's version of the operations on uint8 tensors, if their results
+on test images equal torch's.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def by_triton(images, chosen, numbers, interpolations, fill, area):
-    """Implement run() with Triton, for PIL images of 1 or 3 channels."""
+    """Implement run() with Triton, for Pillow's operations on uint8 images of 1 or 3 channels."""
     from .kernels import ROW, levels, operate  # imports Triton
 
     images = images.contiguous()
