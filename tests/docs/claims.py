@@ -81,11 +81,10 @@ claim(
 claim(
     README,
     "With 16 cores, ResNet-18 (not compiled) trains at {} of its speed on synthetic data ({} runs), at {} without JPEG "
-    "engines, and at {} with torchvision's loader. A custom data set reaches {} ({} with 4 cores), and PyTorch's "
-    "loader {}.",
+    "engines, and at {} with torchvision's loader. A custom data set reaches {} ({} with 4 cores).",
     FIGURES["share"],
     len(FIGURES["share"].files()),
-    *(FIGURES[name] for name in ("share no engine", "their share", "own", "own, 4 cores", "their own")),
+    *(FIGURES[name] for name in ("share no engine", "their share", "own", "own, 4 cores")),
 )
 claim(
     README,

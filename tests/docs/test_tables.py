@@ -84,7 +84,7 @@ def test_peers_table_has_speeds_conversions_and_reasons():
         "not_measured": {"ffcv": "it does not build"},
     }
     assert tables.peers(made).splitlines() == [
-        "CPU, 2 cores, 2026-11-28, torch 2.14; 2,052 files of 213 MB, batches of 64; medians (ranges) of "
+        "CPU, 2 cores, 2026-11-28, torch 2.14; 2,052 files, 213 MB in total; batches of 64; medians (ranges) of "
         "1 to 2 rounds of `python peers.py --data PHOTOS`.",
         "",
         "| loader | version | images/s | times torchvision | converted, MB | conversion, s |",
