@@ -69,7 +69,7 @@ def test_a_program_that_hangs_in_c_is_reported(tmp_path, monkeypatch):
     with open(tmp_path / "stderr", "w") as file, monkeypatch.context() as context:
         context.setattr(hung, "_stderr", file)
         with pytest.raises(subprocess.TimeoutExpired):
-            programs.run(code, seconds=2)
+            programs.run(code, seconds=5)
     report = (tmp_path / "stderr").read_text()
     assert "said before" in report and 'File "<string>", line 3 in <module>' in report
     if shutil.which("py-spy") or shutil.which("gdb"):
@@ -81,7 +81,7 @@ def test_a_hang_is_reported_without_debuggers(tmp_path, monkeypatch):
     with open(tmp_path / "stderr", "w") as file, monkeypatch.context() as context:
         context.setattr(hung, "_stderr", file)
         with pytest.raises(subprocess.TimeoutExpired):
-            programs.run("import time\ntime.sleep(100)", seconds=2)
+            programs.run("import time\ntime.sleep(100)", seconds=5)
     assert 'File "<string>", line 2 in <module>' in (tmp_path / "stderr").read_text()
 
 

@@ -266,10 +266,11 @@ def tail_plan(pixel_format: PixelFormat, tail: Key, sizes: tuple[Any, Any], opti
 def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
     """Return the plan of an image's head and tail together, for explain(). ``size`` is the (height, width) after the
     tail, if known."""
-    first = head_plan((head,), (size if not any(kind.has_sizes for kind, _ in tail) else None,), options)
+    between = None if any(kind.has_sizes for kind, _ in tail) else size
+    first = head_plan((head,), (between,), options)
     if not tail:
         return first
-    rest = tail_plan(format_after(head), tail, (None, size), options)
+    rest = tail_plan(format_after(head), tail, (between, size), options)
     return replace(first, steps=(*first.steps, *rest.steps), lines=(*first.lines, *rest.lines), planes=None)
 
 

@@ -492,6 +492,13 @@ def test_unreadable_replacement_candidates_are_listed_in_errors(own_root):
     }
 
 
+def test_explain_shows_which_steps_of_a_custom_data_set_run_on_whole_batches(own_root):
+    transform = T.Compose([T.RandomResizedCrop(64), T.ColorJitter(0.4), T.ToTensor()])
+    dataset = DALIImageFolder(own_root, transform, loader=lambda path: own.read_rgb(path).copy())
+    rows = {line.split()[0]: line for line in ours(dataset, 4, device="cpu", exact=True).explain().splitlines()[1:-2]}
+    assert "torch, image by image" in rows["resize"] and "torch, on the batch" in rows["color_jitter"]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_on_error_replace_raises_if_no_sample_can_be_read(own_root, workers):
     folder = ImageFolder(own_root)
