@@ -50,7 +50,9 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
             tar = tar or tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape")
             found = tar.next()
         except Exception as error:  # TarError, and others that tarfile raises for invalid numbers
-            raise corrupt(path, f"header at byte {at}", f"it is damaged: {error or type(error).__name__}") from None
+            raise corrupt(
+                path, f"header at byte {at}", f"it is damaged: {str(error) or type(error).__name__}"
+            ) from None
         if found is None:
             break
         tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members

@@ -125,7 +125,7 @@ def images_of(dataset: Any) -> torch.Tensor:
     if nchw is None:
         raise Unsupported(f"{name}.data has the shape {tuple(images.shape)}, not {' or '.join(layout.shapes)}")
     if targets is None or len(targets) != len(images):
-        count = None if targets is None else len(targets)
+        count = "no" if targets is None else len(targets)
         raise Unsupported(f"{name} has {len(images)} images, but {count} targets; pass one target per image")
     return nchw
 

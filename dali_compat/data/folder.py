@@ -111,7 +111,8 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
             raise ValueError(f"{what}, so it needs a local folder, not {redacted(str(root))}")
         if index_cache and (is_own or is_valid_file is not None):
             raise ValueError(
-                "index_cache cannot be combined with is_valid_file or overridden listing methods; leave index_cache out"
+                "index_cache cannot be combined with is_valid_file, or with a subclass that overrides find_classes() "
+                "or make_dataset(); leave index_cache out"
             )
         place = None if index_cache is True else index_cache or None
         if self._objects is None:

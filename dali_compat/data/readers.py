@@ -72,7 +72,8 @@ def can_rotate(dataset: Any) -> bool:
 
 
 def set_upright(dataset: Any, upright: bool) -> None:
-    """Set whether decoding, instead of the first transform, rotates images by their EXIF orientation."""
+    """Set whether images are rotated by their EXIF orientation when they are decoded, rather than by the first
+    transform."""
     _upright.put(dataset, upright)
 
 
@@ -100,7 +101,7 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
     if type(both) is not StandardTransform:
         name = type(dataset).__name__
         raise Unsupported(
-            f"{name} has transforms=, which gets image and target; if it only changes images, pass it as transform="
+            f"{name} has transforms=, which takes image and target; if it only changes images, pass it as transform="
         )
     return both.transform, both.target_transform
 

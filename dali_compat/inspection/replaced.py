@@ -106,7 +106,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
     for name, (factory, accepts) in Image.OPEN.items() if opens else ():
         if top_package(factory) != "PIL" and any(_accepts(accepts, head) for head in _HEADS):
             raise Unsupported(
-                f"the format {name}, registered with PIL.Image.register_open(), may read files differently from DALI"
+                f"the plugin for {name} in PIL.Image.register_open() may read files differently from DALI"
             )
 
 

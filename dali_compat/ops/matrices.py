@@ -138,10 +138,11 @@ _BETWEEN = 2.0**-10  # shift of such a matrix
 
 @draws()
 def draw_dali_matrix(sizes, u, *, inner, interpolation):
-    """Convert Pillow's ``matrix`` or ``coefficients`` to ``matrix`` (N, 3, 3) for DALI, the identity if the flag is 0.
+    """Convert Pillow's ``matrix`` or ``coefficients`` to ``matrix`` (N, 3, 3) for DALI. A sample whose ``flag`` is 0
+    gets the identity.
 
-    An affine warp that interpolates also has a matrix ``inside``, which determines the output pixels that are not
-    filled.
+    For an affine warp that interpolates, also return ``inside`` (N, 3, 3), which decides whether an output pixel lies
+    inside the image or is filled.
     """
     values, after = run(inner, sizes, u)
     given = {}

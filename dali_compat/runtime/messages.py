@@ -24,13 +24,13 @@ _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
 
 def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
-    """Report that ``what`` does not run in DALI, in the way that DataLoader's argument ``fallback`` selects.
+    """Report the message ``what`` about a fallback, in the way that DataLoader's argument ``fallback`` selects.
 
-    "warn" issues a warning unless ``reported`` contains the same text, and adds the text to ``reported``. "silent"
-    reports nothing.
+    "warn" issues a FallbackWarning and adds the message to ``reported``, unless it is already there. "silent" reports
+    nothing.
 
     Raises:
-        RuntimeError: fallback is "error".
+        RuntimeError: fallback is "error". The text contains the message.
     """
     if fallback == "error":
         raise RuntimeError(f"fallback='error', but {what}")

@@ -381,7 +381,7 @@ for called, recipe, own in (
     )
 claim(
     MEASURED,
-    "loads at {:.2f} ({:.2f} - {:.2f}) times the Compose's own speed",
+    "loads an image folder {:.2f} ({:.2f} - {:.2f}) times as fast as with the Compose itself",
     *spread(within("views_h200", "ours", "plain", "samples_per_s", recipe="preset")),
 )
 claim(
@@ -501,7 +501,7 @@ _EPOCHS = [
 _PHOTOS = int(read("frameworks_h200")["settings"]["replicate"]) * read("toolkit_vit_h200")["images"]["different_images"]
 claim(
     README,
-    "With only {:,} photos, examples trained at {} of the second epoch's speed.",
+    "With only {:,} photos, the examples ran at {} of the second epoch's speed.",
     _PHOTOS,
     reaches(_EPOCHS, ".0%"),
 )

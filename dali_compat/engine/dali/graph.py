@@ -157,7 +157,8 @@ def _warp(images, arrays, interp_type, **how):
 
 def _truncated_inside(images, warped, arrays, fill):
     """Return warped floats truncated to uint8, with ``fill`` at positions outside of the input ``images``, as Pillow
-    does. Positions up to half a pixel outside get the color of the border instead."""
+    does. Positions in the outer half of a border pixel are not filled. ``warped`` repeats the border there, also as
+    Pillow does."""
     warped = fn.cast(warped - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits

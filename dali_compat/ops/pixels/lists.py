@@ -156,9 +156,10 @@ def in_groups(images, groups):
 
 
 def by_size(images, sizes, function):
-    """Call ``function(images, rows, size)`` once for each different target size in ``sizes``, with its images and rows.
+    """Call ``function(images, rows, size)`` once for each different target size in ``sizes``, with the images and rows
+    of that size.
 
-    Return the results as a tensor, or as a list if there are several sizes.
+    Return all images in their original order: as a tensor if there is one size, otherwise as a list of single images.
     """
     sizes = np.asarray(sizes).astype(np.int64)
     if (sizes == sizes[0]).all():

@@ -246,8 +246,8 @@ def banded(x: torch.Tensor, matrix: torch.Tensor, blocks, axis: int) -> torch.Te
 
 
 def chunks(images: torch.Tensor, numbers: int):
-    """Return slices of the images, so that a slice needs at most 1 GiB on a GPU and 4 MiB on a CPU. An image needs
-    ``numbers`` float64 values."""
+    """Return slice objects that divide the images into chunks. If an image takes ``numbers`` float64 values, a chunk
+    takes at most 1 GiB on a GPU and 4 MiB on a CPU, or is a single image."""
     budget = _NUMBERS if images.is_cuda else 2**19
     step = max(1, budget // max(numbers, 1))
     return [slice(i, min(i + step, len(images))) for i in range(0, len(images), step)]
