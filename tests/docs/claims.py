@@ -160,9 +160,9 @@ for model, called in (("resnet18", "ResNet-18, eager"), ("vit_s_16", "ViT-S/16")
 _TOOLKIT = [read(name)["images"] for name in {row["file"] for row in all_rows(benchmark="toolkit")}]
 claim(
     MEASURED,
-    "{} ImageNet photos, copied until there are {:,} or more",
-    *{images["different_images"] for images in _TOOLKIT},
+    "{:,} or more copies of {} ImageNet photos",
     min(images["files"] for images in _TOOLKIT),
+    *{images["different_images"] for images in _TOOLKIT},
 )
 
 # ---- loading without training
@@ -390,6 +390,12 @@ claim(
     *(median("views_h200", case, "samples_per_s", recipe="simclr") for case in ("ours", "torchvision")),
 )
 claim(MEASURED, "with 16 cores (``, {} rounds)", len(rounds("views_h200", "ours", "samples_per_s", recipe="dino")))
+claim(
+    MEASURED,
+    "The batch size is {} with dali_compat, and {} with torchvision's loader",
+    *(read("views_h200")["settings"][key] for key in ("batch_size", "torchvision_batch_size")),
+)
+claim(MEASURED, "and for {} epochs on a folder of JPEG copies", read("accuracy_h100")["settings"]["epochs"])
 
 # ---- data sets in memory
 
@@ -780,7 +786,7 @@ NOT_MEASURED = {
         r"16 cores",
         r"2 cores",
         r"[23] rounds",
-        r"in 40 epochs",
+        r"for 40 epochs",
         r"25,000 images",
         r"10,000 (test )?images",
         r"1,280,000 files",
