@@ -69,9 +69,9 @@ PIXELS = "parity_cpu", "parity_h200", "answers_h200"
 _FIRST = [median("on_error_h200", case, "first to second") for case in ("raise", "replace", "broken")]
 claim(
     README,
-    "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores. With JPEG "
-    "engines (most GPUs lack them) switched off, it is {} times with {} cores. After the decoder's start, the "
-    "first epoch runs at {} of later epochs' speed.",
+    "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores. Without the "
+    "GPU's JPEG engines, which most GPUs lack, the factor is {} with {} cores. Once the decoder has started, the first "
+    "epoch runs at {} of later epochs' speed.",
     *(FIGURES["loading"], 16, FIGURES["no engine"]),
     reaches(
         {row["cores"] for row in all_rows(**FIGURES["no engine"].where, file=tuple(FIGURES["no engine"].files()))}, "d"
@@ -121,7 +121,7 @@ def on_a_gpu(name: str) -> bool:
 _VERSIONS = {gpu: {torchvision_of(n) for n in (*FIRST_SCREEN, *PIXELS) if on_a_gpu(n) is gpu} for gpu in (True, False)}
 claim(
     README,
-    "Only H100 and H200 were measured, with torchvision {} and DALI {}. CPUs were measured with torchvision {}.",
+    "Only H100 and H200 GPUs were measured, with torchvision {} and DALI {}. CPUs were measured with torchvision {}.",
     ".".join(map(str, min(_VERSIONS[True]))),
     ".".join(facts(read("training_h200"))["dali"].split(".")[:2]),
     ".".join(map(str, min(_VERSIONS[False]))),
@@ -507,7 +507,7 @@ _EPOCHS = [
 _PHOTOS = int(read("frameworks_h200")["settings"]["replicate"]) * read("toolkit_vit_h200")["images"]["different_images"]
 claim(
     README,
-    "With only {:,} photos, the examples ran at {} of the second epoch's speed.",
+    "With only {:,} photos, the first epoch of the examples ran at {} of the second epoch's speed.",
     _PHOTOS,
     reaches(_EPOCHS, ".0%"),
 )
