@@ -448,11 +448,11 @@ def peers(found: dict | None = None) -> str:
     of, images = found["facts"], found["images"]
     command = re.sub(r"--data \S+", "--data PHOTOS", re.sub(r" --json \S+", "", of["command"]))
     said = (
-        f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}; {images['files']:,} files, "
-        f"{images['bytes'] / 1e6:,.0f} MB in total; batches of {found['settings']['batch_size']}; medians (ranges) of "
+        f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}. The {images['files']:,} files have "
+        f"{images['bytes'] / 1e6:,.0f} MB in total. Batches of {found['settings']['batch_size']}. Medians (ranges) of "
         f"{reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
     )
-    missing = [f"{PEERS[name]}: not measured: {reason}.\n" for name, reason in found["not_measured"].items()]
+    missing = [f"{PEERS[name]} was not measured: {reason}.\n" for name, reason in found["not_measured"].items()]
     return said + markdown(header, table, 2) + "".join(f"\n{line}" for line in missing)
 
 

@@ -84,7 +84,7 @@ def test_peers_table_has_speeds_conversions_and_reasons():
         "not_measured": {"ffcv": "it does not build"},
     }
     assert tables.peers(made).splitlines() == [
-        "CPU, 2 cores, 2026-11-28, torch 2.14; 2,052 files, 213 MB in total; batches of 64; medians (ranges) of "
+        "CPU, 2 cores, 2026-11-28, torch 2.14. The 2,052 files have 213 MB in total. Batches of 64. Medians (ranges) of "
         "1 to 2 rounds of `python peers.py --data PHOTOS`.",
         "",
         "| loader | version | images/s | times torchvision | converted, MB | conversion, s |",
@@ -92,7 +92,7 @@ def test_peers_table_has_speeds_conversions_and_reasons():
         "| torchvision | 0.29 | 500 (500 - 500) | 1.00 (1.00 - 1.00) | - | - |",
         "| WebDataset | 1.0 | 400 (400 - 400) | 0.80 (0.80 - 0.80) | 220 | 0.2 |",
         "",
-        "FFCV: not measured: it does not build.",
+        "FFCV was not measured: it does not build.",
     ]
 
 
