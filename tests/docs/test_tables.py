@@ -84,8 +84,8 @@ def test_peers_table_has_speeds_conversions_and_reasons():
         "not_measured": {"ffcv": "it does not build"},
     }
     assert tables.peers(made).splitlines() == [
-        "CPU, 2 cores, 2026-11-28, torch 2.14. The 2,052 files have 213 MB in total. Batches of 64. Medians (ranges) of "
-        "1 to 2 rounds of `python peers.py --data PHOTOS`.",
+        "CPU, 2 cores, 2026-11-28, torch 2.14. The 2,052 files have 213 MB in total. Batches of 64. Medians (ranges) "
+        "of 1 to 2 rounds of `python peers.py --data PHOTOS`.",
         "",
         "| loader | version | images/s | times torchvision | converted, MB | conversion, s |",
         "|---|---|---:|---:|---:|---:|",
