@@ -78,7 +78,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         cache: memory for decoded images, in bytes (an int) or as a fraction of the free memory (a float, at most 1).
             Images are decoded in the first epoch and kept while there is room. Later epochs read them from the cache.
         cache_device: device of the cache, "cpu" or "cuda" (the GPU of the batches). None is the device of the batches.
-            On a GPU, the cache then uses at most half of the memory that is free when the first batch is ready.
+            With None on a GPU, the cache uses at most half of the memory that is free when the first batch is ready.
         on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": end the epoch
             with the error. "replace": use another sample, with its own label and index, drawn with the epoch's seed.
             "skip": leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper

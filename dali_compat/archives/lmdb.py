@@ -45,7 +45,7 @@ class DALILMDB(Archive):
         path: the database's folder or file, a pattern, braces, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
-        return_index: samples are (image, target, index), and batches (images, labels, indices).
+        return_index: samples are (image, target, index), and batches are [images, labels, indices].
         labels: one target for all images (torchvision's LSUN has one database per class), a mapping of keys to targets,
             or a sequence of targets in the order of the keys. It overrides the labels of Datum.
         label_pattern: a regular expression that finds the target in a key, in its group if it has one. If all matches

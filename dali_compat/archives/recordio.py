@@ -48,7 +48,7 @@ class DALIRecordIO(Archive):
             these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
-        return_index: samples are (image, target, index), and batches (images, labels, indices).
+        return_index: samples are (image, target, index), and batches are [images, labels, indices].
         storage_options, disk_cache: for URLs, as in DALIImageFolder.
 
     Attributes:

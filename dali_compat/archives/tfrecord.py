@@ -37,7 +37,7 @@ class DALITFRecord(Archive):
         path: a file or its URL, a pattern such as ``train-*``, braces as in ``train-{000..007}``, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
-        return_index: samples are (image, target, index), and batches (images, labels, indices).
+        return_index: samples are (image, target, index), and batches are [images, labels, indices].
         image_key: feature with the encoded image, one value of type bytes.
         label_key: feature with the target, one int64.
         storage_options, disk_cache: for URLs, as in DALIImageFolder.

@@ -101,7 +101,7 @@ class DALIWebDataset(Archive):
         path: a tar file or its URL, a pattern, braces as in ``train-{000000..000146}.tar``, or a list of these.
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
-        return_index: samples are (image, target, index), and batches (images, labels, indices).
+        return_index: samples are (image, target, index), and batches are [images, labels, indices].
         image_extensions: extensions of image files. If a sample has several images, the one with the first of these
             extensions is used.
         json_field: the field of ``.json`` files that holds the target.

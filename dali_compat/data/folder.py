@@ -32,7 +32,7 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         is_valid_file: takes a path and returns whether it belongs to the data set.
         allow_empty: whether class folders without images are valid.
         orient: rotate images according to their EXIF orientation, as ImageOps.exif_transpose() does.
-        return_index: samples are (image, target, index) and batches (images, labels, indices).
+        return_index: samples are (image, target, index), and batches are [images, labels, indices].
         index_cache: cache the list of files for later starts. True uses the user's cache folder. For another folder,
             pass its path, or its URL if ``root`` is a URL. The list of a local folder is used until the modification
             time of one of its folders changes. The list of a bucket is used until you delete it. The results of
