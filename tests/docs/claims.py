@@ -70,8 +70,8 @@ _FIRST = [median("on_error_h200", case, "first to second") for case in ("raise",
 claim(
     README,
     "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores. With the GPU's "
-    "JPEG engines, which most GPUs lack, switched off, the factor is {} with {} cores. Once the GPU's decoder has started, "
-    "the first epoch runs at {} of later epochs' speed.",
+    "JPEG engines, which most GPUs lack, switched off, the factor is {} with {} cores. Once the GPU's decoder has "
+    "started, the first epoch runs at {} of later epochs' speed.",
     *(FIGURES["loading"], 16, FIGURES["no engine"]),
     reaches(
         {row["cores"] for row in all_rows(**FIGURES["no engine"].where, file=tuple(FIGURES["no engine"].files()))}, "d"
