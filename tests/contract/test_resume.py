@@ -806,7 +806,7 @@ def test_another_batch_size_resumes_with_the_same_samples():
 
 def test_invalid_state_raises_and_changes_nothing():
     one = loader(arrays())
-    with pytest.raises(ValueError, match="pass the result of state_dict"):
+    with pytest.raises(ValueError, match="expected the result of state_dict"):
         one.load_state_dict({"epoch": 3})
     state = one.state_dict()
     next(iter(one))
