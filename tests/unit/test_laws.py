@@ -90,10 +90,11 @@ def _array(image) -> np.ndarray:
 def _features(images: np.ndarray) -> np.ndarray:
     """Return the features of (N, H, W, C). A gray image is treated as three equal channels."""
     n, height, width, channels = images.shape
-    planes = torch.from_numpy(images).movedim(3, 1).expand(n, 3, height, width).float().contiguous()
+    planes = torch.from_numpy(images).movedim(3, 1).expand(n, 3, height, width).double().contiguous()
     flat = planes.flatten(2)
-    y, x = torch.linspace(-1, 1, height)[:, None], torch.linspace(-1, 1, width)
-    linear = torch.stack([torch.ones(height, width), x.expand(height, width), y.expand(height, width)]).flatten(1)
+    y, x = (torch.linspace(-1, 1, size, dtype=torch.float64) for size in (height, width))
+    y, ones = y[:, None], torch.ones(height, width, dtype=torch.float64)
+    linear = torch.stack([ones, x.expand(height, width), y.expand(height, width)]).flatten(1)
     means, of_x, of_y = (flat @ (linear.T / linear.shape[1])).unbind(2)
     across, down = (planes.diff(dim=dim).abs_().sum((2, 3)) for dim in (2, 3))
     spread, low, high = flat.std(2), flat.amin(2), flat.amax(2)
@@ -105,7 +106,7 @@ def _features(images: np.ndarray) -> np.ndarray:
     angle = torch.cosine_similarity(slopes[..., 0], slopes[..., 1], dim=1)[:, None]
     first = [means, of_x[:, ::2], of_y[:, 1:], across[:, :1], spread[:, 1:2], empty]
     more = [shape, angle, of_x[:, 1:2], of_y[:, :1], across[:, 1:], down, spread[:, ::2], low, high, pixels]
-    return torch.cat([*first, *more], 1).numpy()
+    return torch.cat([*first, *more], 1).numpy().round(6)  # a zero has rounding errors that depend on the batch
 
 
 PAIRED = 10  # the first features are also compared in pairs
