@@ -5,7 +5,7 @@
 Importing this package imports neither DALI nor torchvision. It sets the environment variable
 CUDA_DEVICE_MAX_CONNECTIONS to 32 if it has no value and CUDA is not initialized. With CUDA's default of 8 hardware
 queues, DALI's streams would share a queue with the training stream and wait for its kernels. If DALI is not installed,
-a warning names the extra to install.
+a warning on Linux names the extra to install.
 """
 
 import os as _os

@@ -25,8 +25,9 @@ _MESSAGES["can't start new thread"] = errno.EAGAIN
 
 
 class ImageReadError(OSError):
-    """Raised if an image file cannot be read or decoded. The message has the file's path, its index in the data set,
-    and the reason. If possible, the error is also an instance of the original error's class, such as FileNotFoundError,
+    """Raised if an image file or an archive cannot be read or decoded. The message has the file's path (for
+    DALIHuggingFace, the row) and the reason. If an image of a batch cannot be decoded, it also has the image's index in
+    the data set. If possible, the error is also an instance of the original error's class, such as FileNotFoundError,
     PIL.UnidentifiedImageError or ValueError.
 
     Examples:
@@ -89,7 +90,8 @@ class InconsistentEngine(BaseException):
 
 
 class FallbackWarning(UserWarning):
-    """Issued if something runs in torchvision or Python instead of DALI. The message gives the reason and the remedy.
+    """Issued if something runs in torchvision or Python instead of DALI. The message gives the reason, and a remedy
+    if one is known.
 
     Examples:
         >>> import warnings

@@ -41,37 +41,44 @@ _reported_classes: set[str] = set()  # fallback messages about subclasses
 class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images decoded and transformed by NVIDIA DALI.
 
-    Every argument of torch's DataLoader is accepted and has the same meaning. Samplers, batch samplers, ``len()`` and
-    the order for a given seed are torch's own. The data set determines how images are loaded:
+    Every argument of torch's DataLoader is accepted, and has the same meaning unless described otherwise below.
+    Samplers, batch samplers, ``len()`` and the order for a given seed are torch's own. For files and arrays, it is the
+    order of torch's loader with workers. The data set determines how images are loaded:
 
     - DALI reads, decodes and transforms files and archives (torchvision's ImageFolder, Food101 and the like,
       DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace, DALIRecordIO and the like, and Subset and
       ConcatDataset of them).
     - torch transforms images in memory (torchvision's CIFAR10, MNIST and the like, DALIArrayDataset) on the device.
-    - torch's own loader reads a custom data set that opens images with Pillow, and files whose transform has no
-      translation. DALI decodes and transforms the images (docs/datasets.md).
+    - torch's own loader reads a custom data set that opens images with Pillow or torchvision.io, and files whose
+      transform has no translation. DALI decodes and transforms the images, unless your code needs their pixels
+      (docs/datasets.md).
     - torch's own loader loads any other data set, with a FallbackWarning.
 
     A batch is a list ``[images, labels]`` on ``device``. Images have shape (N, C, H, W) and the transform's dtype and
-    range. Labels are int64 of shape (N,), or the result of default_collate if targets are not integers. Batches of a
-    custom data set have the structure of its samples.
+    range. Labels are int64 of shape (N,), or the result of default_collate if targets are not ints. Batches of a custom
+    data set have the structure of its samples.
 
     Args:
         dataset: see above.
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
-        num_workers: number of DALI's CPU threads. 0 means one per core, at most 16. If a GPU's JPEG engines decode, at
-            most 4 are used. For a custom data set or a transform without a translation, also the number of worker
-            processes, where 0 means the main process.
-        collate_fn: takes the list of (image, target) samples, with images on ``device``. For a custom data set it runs
-            in the worker process, as in torch. None is default_collate.
-        prefetch_factor: number of batches in flight. None means four on a GPU and two on the CPU.
+        num_workers: number of DALI's CPU threads. 0 means one per core, at most 16. The processes of torchrun share the
+            cores. If a GPU has enough JPEG engines to decode all JPEGs, at most 4 threads are used. For a custom data
+            set, a transform without a translation and torch's own loader, also the number of worker processes, where 0
+            means the main process.
+        collate_fn: takes the list of (image, target) samples, with images on ``device``. If it fails on images on a
+            GPU, it gets images on the CPU, with a warning. For a custom data set, a transform without a translation and
+            torch's own loader, it runs in the worker process, as in torch. None is default_collate.
+        prefetch_factor: number of batches in flight in DALI. None means four on a GPU and two on the CPU. With worker
+            processes, also the number of batches per worker, as in torch.
         timeout, worker_init_fn, multiprocessing_context: as torch's, if worker processes are used.
-        persistent_workers: as torch's, if worker processes are used.
-        pin_memory, pin_memory_device, in_order: as torch's for torch's own loader. No effect otherwise.
+        persistent_workers: as torch's. Without worker processes, it only determines the seeds of later epochs.
+        pin_memory, in_order: as torch's, if worker processes or torch's own loader are used. No effect otherwise.
+        pin_memory_device: as torch's for torch's own loader. No effect otherwise.
         device: device of the batches. None is the current CUDA device, or the CPU if there is none.
         exact: if True, compute torchvision's pixels bit for bit, with the exceptions in docs/transforms.md. JPEGs are
-            then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels, whose
-            resizing differs by less than .2 of 255 levels on average. Sizes and random parameters are torchvision's.
+            then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels. Their
+            resizing, with a GPU's decoding, differs by less than .3 of 255 levels on average (docs/transforms.md).
+            Image sizes and the distributions of random parameters are torchvision's.
         fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
             or raise an "error".
         memory_format: memory format of the images, torch.contiguous_format or torch.channels_last.
@@ -79,21 +86,24 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             Images are decoded in the first epoch and kept while there is room. Later epochs read them from the cache.
         cache_device: device of the cache, "cpu" or "cuda" (the GPU of the batches). None is the device of the batches.
             With None on a GPU, the cache uses at most half of the memory that is free when the first batch is ready.
-        on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": end the epoch
-            with the error. "replace": use another sample, with its own label and index, drawn with the epoch's seed.
-            "skip": leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper
-            bound. :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. At the end of an
-            epoch with new ones, another reports the epoch's number of failures.
+        on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": raise the
+            error. "replace": use another sample, with its own label and index, drawn with the epoch's seed. "skip":
+            leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper bound.
+            :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. At the end of an epoch
+            with new ones, another reports the epoch's number of failures. If images in memory are too small, the error
+            is always raised.
         on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
+            For a custom data set or a transform without a translation, these include images that are too small.
         snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader. No effect, because states count every
             batch.
 
     Raises:
         ValueError, TypeError: an argument is invalid, as in torch.
         RuntimeError: something cannot run in DALI, and fallback="error".
-        ValueError: during iteration, if an image is too small for its transform. The message has the image's path and
-            index.
-        ImageReadError: during iteration, if a file cannot be decoded. The next call of next() returns the next batch.
+        ValueError: during iteration, if an image is too small for its transform. If the transform of a file is
+            translated, the message has the file's path and index.
+        ImageReadError: during iteration, if a file cannot be decoded. A custom data set and a transform without a
+            translation raise Pillow's own error. The next call of next() returns the next batch.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, shuffle=True, device="cpu")
@@ -184,13 +194,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     @property
     def errors(self) -> list[SampleError]:
-        """The samples that could not be read so far, each once, as (path, index, epoch, reason)."""
+        """The samples that were replaced or skipped so far, each once, as (path, index, epoch, reason)."""
         return self._errors.found
 
     def explain(self, wide: bool = False) -> str:
         """Return a description of this loader, with a line per transform: its translation, where it runs, and how close
-        its pixels are to torchvision's. For a fallback, the text names the cause and a remedy. If ``wide`` is True,
-        transforms are printed with all of their arguments."""
+        its pixels are to torchvision's. For a fallback, the text names the cause, and a remedy if one is known. If
+        ``wide`` is True, transforms are printed with all of their arguments."""
         if self._fallback_reason:
             return self._fallback_reason
         self._route = choose(self, self._route)
@@ -209,17 +219,18 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's state after the last batch that next() has returned, as plain data for a checkpoint or
-        JSON. The state does not contain batches in flight. They are loaded again after resuming."""
+        JSON. Your own data set or sampler with a ``state_dict()`` may add other objects. The state does not contain
+        batches in flight. They are loaded again after resuming."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Make the next iter() resume where ``state_dict`` was taken. The rest of that epoch and all later epochs have
-        the same samples and random numbers as without the interruption. An empty dictionary means the beginning, as in
-        torchdata's StatefulDataLoader. If ``strict`` is False, a state of a loader with another data set, batch size,
-        sampler, transform or route is accepted.
+        the same samples and random numbers as without the interruption, with the exceptions in docs/resume.md. An empty
+        dictionary means the beginning, as in torchdata's StatefulDataLoader. If ``strict`` is False, a state of a
+        loader with another data set, batch size, sampler, transform or route is accepted.
 
         Raises:
-            ValueError: ``state_dict`` is not a loader state, or a different loader has saved it.
+            ValueError: ``state_dict`` is not a loader state, or ``strict`` is True and a different loader has saved it.
         """
         self._route = choose(self, self._route)  # the user may have replaced the transform
         self._history.load(self, self._route, state_dict, strict)

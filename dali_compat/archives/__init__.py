@@ -181,13 +181,14 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return UrlPart(self.files[table.files[row]], offset, end, tuple((gap, gap + GAP) for gap in gaps))
 
     def read(self, indices: Sequence[int]) -> list[NDArray[Any]]:
-        """Return the encoded images at ``indices`` as read-only uint8 views of the mapped files.
+        """Return the encoded images at ``indices`` as read-only uint8 arrays. They are views of the mapped files, or
+        fetched bytes if the files are URLs.
 
         An image that RecordIO stores in several pieces is copied. If a file is overwritten later, the views show its
         new bytes, so call changed() after using them.
 
         Raises:
-            ImageReadError: a file is missing, or has changed since it was indexed.
+            ImageReadError: a file cannot be opened or fetched, or has changed since it was indexed.
         """
         if self._objects is not None:
             return self._objects.read(list(map(self.part, indices)))
@@ -200,8 +201,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return a bool array of shape (N,) for the images at ``indices``, True if the image's file is missing, or has
-        changed since it was indexed."""
+        """Return a bool array of shape (N,) for the images at ``indices``, True if the image's file has changed since
+        it was indexed, or cannot be opened. A file that is open may be deleted or replaced."""
         files = self._table.files[self._rows(indices)]
         if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)

@@ -47,8 +47,9 @@ class DALITFRecord(Archive):
 
     Raises:
         FileNotFoundError: there is no such file.
-        ImageReadError (an OSError): a file is damaged, or an image cannot be decoded in ``dataset[i]``.
-        ValueError: a file is compressed, or a record lacks one of the features or has it with another type.
+        ImageReadError (an OSError): a file is damaged or compressed with zlib, or an image cannot be decoded in
+            ``dataset[i]``.
+        ValueError: a file is compressed with gzip, or a record lacks one of the features or has it with another type.
 
     Examples:
         >>> dataset = DALITFRecord("train-*.tfrecord", transform)

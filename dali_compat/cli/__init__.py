@@ -46,7 +46,7 @@ _RAW = argparse.RawDescriptionHelpFormatter
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` are the arguments after the program's name.
 
-    A usage error prints one line and exits with code 2. Ctrl-C prints one line and returns 130, except under `run`,
+    A usage error prints a message and exits with code 2. Ctrl-C prints one line and returns 130, except under `run`,
     where the program handles Ctrl-C.
     """
     argv = list(sys.argv[1:] if argv is None else argv) or ["--help"]

@@ -28,7 +28,8 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
             (docs/object-storage.md).
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the class index.
-        loader: takes a path or URL and returns a PIL image. A custom loader runs in torch's workers, without DALI.
+        loader: takes a path or URL and returns a PIL image. A custom loader runs in torch's workers. If it opens the
+            image with Pillow, DALI decodes it, as for a custom data set.
         is_valid_file: takes a path and returns whether it belongs to the data set.
         allow_empty: whether class folders without images are valid.
         orient: rotate images according to their EXIF orientation, as ImageOps.exif_transpose() does.
@@ -37,7 +38,8 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
             pass its path, or its URL if ``root`` is a URL. The list of a local folder is used until the modification
             time of one of its folders changes. The list of a bucket is used until you delete it. The results of
             comparing a GPU's JPEG engine with the CPU are cached, too.
-        storage_options: arguments of obstore.store.from_url for a URL, such as ``region`` and ``endpoint``.
+        storage_options: arguments of obstore.store.from_url for a URL, such as ``region`` and ``endpoint``. For a URL
+            of the Hugging Face Hub (``hf://``), arguments of HfFileSystem.
         disk_cache: (folder, maximum size in bytes), to cache fetched objects on a local disk.
 
     Attributes:

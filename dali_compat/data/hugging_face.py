@@ -50,7 +50,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
     Attributes:
         dataset: the argument ``dataset``.
         paths: paths of the images' files if the table contains no bytes; otherwise None.
-        targets: a list of ints, or a float32 tensor of shape (N,) or (N, columns).
+        targets: a list of ints, or a float32 tensor whose rows are the targets.
         classes, class_to_idx: names of the targets, or None if they have no names.
 
     Raises:

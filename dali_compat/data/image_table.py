@@ -42,7 +42,8 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
         root: folder to which relative paths are joined, or its URL.
-        storage_options: arguments of obstore.store.from_url for URLs, such as ``region`` and ``endpoint``.
+        storage_options: arguments of obstore.store.from_url for URLs, such as ``region`` and ``endpoint``. For URLs of
+            the Hugging Face Hub (``hf://``), arguments of HfFileSystem.
         disk_cache: (folder, maximum size in bytes), to cache fetched objects on a local disk.
 
     Attributes:
@@ -148,14 +149,14 @@ class DALIImageTable(DALIImageList):
 
     Attributes:
         paths: list of str.
-        targets: a list of ints, or a float32 tensor of shape (N,) or (N, columns).
+        targets: a list of ints, or a float32 tensor whose rows are the targets.
         samples: list of (path, target).
         classes, class_to_idx: names of the targets, or None if they have no names.
 
     Raises:
         FileNotFoundError: the table or some of its files are missing.
-        ValueError: a column is missing; a cell is empty or not a target; or ``separator`` is given without exactly one
-            column of targets.
+        ValueError: a column is missing; a cell is empty (except labels with ``separator``) or not a target; or
+            ``separator`` is given without exactly one column of targets.
 
     Examples:
         >>> print(open("train.csv").read())

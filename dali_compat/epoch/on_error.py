@@ -21,13 +21,14 @@ NOTHING = object()  # returned instead of a batch without samples
 
 
 class SampleError(NamedTuple):
-    """A sample that could not be read.
+    """A sample that was replaced or skipped.
 
     Attributes:
-        path: path of the file. For archives, path and byte offset.
+        path: path of the file. For archives, path and byte offset. For a DALIHuggingFace without files, the row. If the
+            file is unknown, the name of the data set's class.
         index: index in the data set, from the sampler or drawn as a replacement.
         epoch: epoch of the first failure. A loader's first epoch is 0.
-        reason: class and message of torchvision's error.
+        reason: class and message of the error.
 
     Examples:
         >>> loader = DataLoader(DALIImageList(["empty.jpg", "train/cat/0.jpg"]), on_error="skip", device="cpu",

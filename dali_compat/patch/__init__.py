@@ -46,11 +46,11 @@ def install(
 ) -> ExitStack:
     """Make torch.utils.data.DataLoader use DALI for images, in this process and its spawned children.
 
-    torch's class itself is patched, so it does not matter where or when the class was imported, and subclasses are
-    included. A loader over an image folder, an archive or images in memory (from this package, torchvision or timm), or
-    over a custom data set whose images DALI can decode, becomes a dali_compat.DataLoader. Any other loader remains
-    torch's; if it loads images, ``fallback`` selects how the reason is reported. Existing loaders do not change. A
-    second call replaces the options of the first.
+    torch's class itself is patched, so it does not matter where or when the class was imported. Subclasses that call
+    its constructor are included (torchdata's StatefulDataLoader does not call it). A loader over an image folder, an
+    archive or images in memory (from this package, torchvision or timm), or over a custom data set whose images DALI
+    can decode, becomes a dali_compat.DataLoader. Any other loader remains torch's; if it loads images, ``fallback``
+    selects how the reason is reported. Existing loaders do not change. A second call replaces the options of the first.
 
     Args:
         exact, device, cache, fallback: as in DataLoader. A loader that is constructed with one of these options keeps

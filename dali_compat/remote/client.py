@@ -34,12 +34,12 @@ class Fetched(NamedTuple):
 
 
 class Client:
-    """Fetch and write objects in any bucket, with obstore.
+    """Fetch and write objects in any bucket, with obstore, and fetch files of the Hugging Face Hub.
 
     Args:
         options: arguments of obstore.store.from_url, such as region, endpoint, skip_signature, client_options and
-            retry_config. obstore takes missing arguments from the environment or the machine's metadata
-            service.
+            retry_config. obstore takes missing arguments from the environment or the machine's metadata service. For
+            the Hub, arguments of HfFileSystem.
 
     Raises:
         ImportError: obstore is not installed.

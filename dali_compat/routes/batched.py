@@ -39,9 +39,11 @@ def batched(
 
     Returns:
         A module that takes uint8 images in [0, 255] or floating point images in [0, 1]. It returns the transformed
-        images as one tensor, as a list if their sizes differ, or as a tuple of batches if ``transform`` returns several
-        images. With a v2 transform, further arguments may be tensors or lists of N boxes, masks or dictionaries.
-        torchvision then transforms sample by sample, and lists remain lists.
+        images as one tensor, or as a list if their sizes differ. If ``transform`` returns several images in a list,
+        tuple or dict, the module returns batches in the same structure. If torchvision applies such a transform, only
+        tuples become tuples of batches, and other results are returned as a list with one entry per image. With a v2
+        transform, further arguments may be tensors or lists of N boxes, masks or dictionaries. torchvision then
+        transforms sample by sample, and lists remain lists.
 
     Examples:
         >>> import torch
