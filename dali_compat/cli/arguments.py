@@ -209,9 +209,10 @@ def try_to_write(out: str) -> None:
         os.remove(out)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --batch-size and --device. device_of() sets their defaults."""
-    parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
+def add_device(parser: argparse.ArgumentParser, has_batch_size: bool = True) -> None:
+    """Add --device and, if ``has_batch_size`` is True, --batch-size. device_of() sets their defaults."""
+    if has_batch_size:
+        parser.add_argument("--batch-size", type=int, help="images in a batch (default 256 on a GPU, 64 on the CPU)")
     where = "where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)"
     parser.add_argument("--device", type=device_name, help=where)
 
@@ -231,7 +232,7 @@ def device_of(args: argparse.Namespace) -> Any:
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UsageError(f"--device {device}: torch sees {count or 'no'} GPU{'s' * (count != 1)} here")
-    if args.batch_size is None:
+    if getattr(args, "batch_size", 0) is None:
         args.batch_size = 256 if device.type == "cuda" else 64
     return device
 

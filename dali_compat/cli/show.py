@@ -14,7 +14,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--exact", action="store_true", help="torchvision's pixels (exact=True)")
     out = "dali_compat_show.png"
     parser.add_argument("--out", default=out, help="where to save the picture (default ./%(default)s)")
-    add_device(parser)
+    add_device(parser, has_batch_size=False)
 
 
 def run(args) -> int:

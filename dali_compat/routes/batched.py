@@ -40,10 +40,9 @@ def batched(
     Returns:
         A module that takes uint8 images in [0, 255] or floating point images in [0, 1]. It returns the transformed
         images as one tensor, or as a list if their sizes differ. If ``transform`` returns several images in a list,
-        tuple or dict, the module returns batches in the same structure. If torchvision applies such a transform, only
-        tuples become tuples of batches, and other results are returned as a list with one entry per image. With a v2
-        transform, further arguments may be tensors or lists of N boxes, masks or dictionaries. torchvision then
-        transforms sample by sample, and lists remain lists.
+        tuple or dict, the module returns batches in the same structure. With a v2 transform, further arguments may be
+        tensors or lists of N boxes, masks or dictionaries. torchvision then transforms sample by sample, and lists
+        remain lists.
 
     Examples:
         >>> import torch
@@ -169,11 +168,14 @@ def _split(batch: Any) -> Sequence[Any]:
 
 
 def _combined(samples: Sequence[Any]) -> Any:
-    """Return a batch of samples: a tuple of batches for tuples, and a stacked tensor for tensors of equal shape and
-    dtype, otherwise a list. Boxes are concatenated if each sample has one box, and the canvas sizes are equal."""
+    """Return a batch of samples: a tuple, list or dict of batches if the samples are such containers of equal length or
+    keys, and a stacked tensor for tensors of equal shape and dtype, otherwise a list. Boxes are concatenated if each
+    sample has one box, and the canvas sizes are equal."""
     first = samples[0]
-    if isinstance(first, tuple):
-        return tuple(map(_combined, zip(*samples, strict=True)))
+    if isinstance(first, tuple) or (type(first) is list and len(set(map(len, samples))) == 1):
+        return type(first)(map(_combined, zip(*samples, strict=True)))
+    if type(first) is dict and all(one.keys() == first.keys() for one in samples):
+        return {key: _combined([one[key] for one in samples]) for key in first}
     if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:
         boxes = isinstance(first, tv_tensors.BoundingBoxes)  # concatenated to (N, 4)
         if boxes and (len(first) != 1 or len({one.canvas_size for one in samples}) != 1):

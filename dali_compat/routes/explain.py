@@ -201,7 +201,7 @@ def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
     if in_processes(route) and loader.num_workers:
         names = {"pin_memory_device": ""}
     else:
-        names |= {"persistent_workers": False, "timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}
+        names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}
     if in_processes(route):
         names |= {"cache": None, "cache_device": None}
     given = {name: getattr(loader, name, default) for name, default in names.items()}

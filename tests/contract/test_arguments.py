@@ -187,7 +187,6 @@ ACCEPTED = {
     "worker_init_fn": (dict(num_workers=2, worker_init_fn=_fail_in_worker), "worker_init_fn=_fail_in_worker"),
     "pin_memory": (dict(pin_memory=True), "pin_memory=True"),
     "timeout": (dict(num_workers=2, timeout=5), "timeout=5"),
-    "persistent_workers": (dict(num_workers=2, persistent_workers=True), "persistent_workers=True"),
     "multiprocessing_context": (dict(num_workers=2, multiprocessing_context="fork"), "multiprocessing_context="),
     "in_order": (dict(num_workers=2, in_order=False), "in_order=False"),
     "num_workers": (dict(num_workers=3), "3 CPU threads"),

@@ -265,3 +265,30 @@ def test_results_on_a_gpu_equal_the_cpus_and_cuda_graphs_are_refused():
     assert torch.equal(augment(images).cpu(), expected)
     with pytest.raises(RuntimeError, match="CUDA graph"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         augment(images)
+
+
+class _Views(nn.Module):
+    """A transform without a translation that returns a container with an image and its mirror image."""
+
+    def __init__(self, container):
+        super().__init__()
+        self.container = container
+
+    def forward(self, image):
+        return self.container([image, image.flip(-1)])
+
+
+@pytest.mark.parametrize("container", [tuple, list, lambda images: dict(zip("ab", images, strict=True))])
+def test_containers_become_containers_of_batches_without_a_translation_as_with_one(container):
+    images = torch.rand(4, 3, 8, 8)
+    transform = batched(_Views(container), fallback="silent")
+    made = transform(images)
+    assert type(made) is type(container([0, 0]))
+    first, second = made.values() if isinstance(made, dict) else made
+    assert torch.equal(first, images) and torch.equal(second, images.flip(-1))
+
+
+def test_lists_of_different_lengths_become_a_list_of_lists_without_a_translation():
+    images = torch.arange(1, 4).view(3, 1, 1, 1).expand(3, 3, 4, 4).float()
+    transform = batched(lambda image: [image] * int(image.max()), fallback="silent")
+    assert [len(one) for one in transform(images)] == [1, 2, 3]

@@ -20,7 +20,7 @@ def loader(image_root):
         device="cpu",
         fallback="silent",
         num_workers=2,
-        persistent_workers=True,
+        pin_memory=True,
     )
 
 
@@ -61,7 +61,7 @@ def test_a_transform_takes_two_lines_on_a_narrow_terminal(loader, terminal):
     lines = loader.explain().splitlines()
     at = lines.index("  RandAugment(num_ops=2, magnitude=9, ...)")
     assert lines[at + 1].startswith("      augment (rand_augment); torch, ") and lines[at + 2] == "  ToTensor()"
-    assert lines[-1] == "  without effect: persistent_workers=True"
+    assert lines[-1] == "  without effect: pin_memory=True"
 
 
 def test_wide_or_a_wide_terminal_leaves_lines_unchanged(loader, terminal):
