@@ -245,7 +245,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
-        """Return the line of repr() with the number of files, "" for a single file."""
+        """Return a line for repr() with the number of files, or "" if there is only one file."""
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:

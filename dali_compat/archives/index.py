@@ -249,7 +249,7 @@ class Entry:
         """Scan the file. Return True if its index was saved."""
         rows = scan(self.path, progress)
         if fingerprint(self.path, self._objects) != self.fingerprint:
-            raise ImageReadError(f"{self.path} changed while it was indexed; try again when the file is complete")
+            raise ImageReadError(f"{self.path} changed while it was being indexed; try again when the file is complete")
         self.rows = rows
         for place in self._index_files:
             with suppress(OSError):

@@ -255,7 +255,8 @@ class Database:
             raise corrupt(self._path, f"byte {begin}", what)
         size: int = _DB.unpack_from(self._data, begin + _META.size)[0]
         if not _SMALLEST <= size <= _LARGEST or size & (size - 1):
-            raise corrupt(self._path, f"byte {begin + _META.size}", f"the database declares pages of {size} bytes")
+            what = f"the database's page size, {size} bytes, is invalid"
+            raise corrupt(self._path, f"byte {begin + _META.size}", what)
         _, flags, _, _, _, _, entries, root = _DB.unpack_from(self._data, main)
         if flags & _DUPLICATES:
             raise unsupported(self._path, f"byte {at}", "the database has sorted duplicates, not one value per key")

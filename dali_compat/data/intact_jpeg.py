@@ -215,10 +215,8 @@ def _is_whole_photoshop(content: bytes) -> bool:
 
 @lru_cache(maxsize=64)  # most files use the standard's tables
 def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
-    """Return the numbers of the Huffman tables in a segment (B.2.4.2), or None if a table is invalid.
-
-    Tables for AC coefficients have numbers from 16 on.
-    """
+    """Return the identifiers (class and destination, one byte each) of the Huffman tables in a segment (B.2.4.2), or
+    None if a table is invalid. Those of tables for AC coefficients are 16 or more."""
     found, at = [], 0
     while at < len(content):
         table, lengths = content[at], content[at + 1 : at + 17]

@@ -41,8 +41,9 @@ def event_loop() -> asyncio.AbstractEventLoop:
     global _loop, _thread
     if _is_forked:
         raise RuntimeError(
-            "cannot list object storage, or iterate over a loader of it, because this process was forked after its "
-            "parent had read objects; start the process with multiprocessing.get_context('spawn')"
+            "cannot list object storage, or iterate over a DataLoader whose images are stored there, because this "
+            "process was forked after its parent had read from object storage; start the process with "
+            "multiprocessing.get_context('spawn')"
         )
     if _is_exiting:
         raise RuntimeError("cannot read objects because the program is exiting")

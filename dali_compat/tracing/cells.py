@@ -103,7 +103,7 @@ def unexpanded(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 
 def copied_cell(cell: Cell) -> Cell:
-    """Return a cell with the same pixels, which in-place changes of the tensor do not affect."""
+    """Return a new cell with the same pixels. Later in-place changes to the tensor of ``cell`` do not affect it."""
     result = Cell(cell.node, cell.shape, cell.dtype)
     if cell.is_deferred:
         assert cell.node is not None

@@ -34,7 +34,8 @@ _JITTER_LAYOUT = ("order", (4,), "int32"), *((name, (), "float64") for name in _
 def _adjustment(op: str) -> Callable[..., Outcome]:
     """Return the function that computes the outcome of one color adjustment; ``op`` is an entry of _JITTER.
 
-    All four adjustments have the same kind of step, so that images adjusted in different orders can share a plan.
+    All four adjustments are recorded as the same kind of step, so that images adjusted in different orders can share a
+    plan.
     """
 
     def adjust(s: State, backend: str, *factors, **named) -> Outcome:

@@ -43,7 +43,8 @@ class TracedTensor(torch.Tensor):
 
     @property
     def _state(self) -> State | None:
-        """The known State of the pixels; None if the tensor is computed, stacked or concatenated."""
+        """The State of the deferred pixels. None if they are already computed, or if the tensor is the result of
+        torch.stack, torch.cat or unsqueeze()."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:
             return None

@@ -130,9 +130,9 @@ def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
     except NotUnderstood as unseen:
         why = f", and {unseen}" if str(unseen) else ""
     # raised outside of the except block, because the error's context would keep the caller's objects alive
-    kind, how = type(transform), "dali_compat.register() a translation of its class"
+    kind, how = type(transform), "register a translation of its class with dali_compat.register()"
     if kind.__module__ in ("builtins", "functools") or kind.__name__ == "Lambda":
-        how = "write it as a class and dali_compat.register() a translation of that"
+        how = "write it as a class, and register a translation of that class with dali_compat.register()"
     remedy = f"to have it run on batches, {how}"
     base = translated_base(kind)
     of_base = base and f"a subclass of {base.__name__} may do something else, so only the exact class is translated"

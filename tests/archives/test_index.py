@@ -162,7 +162,7 @@ def test_a_file_that_changes_during_indexing_raises(rec, monkeypatch):
         return rows
 
     monkeypatch.setattr(DALIRecordIO, "_scan", and_change)
-    with pytest.raises(ImageReadError, match=r"all\.rec changed while it was indexed"):
+    with pytest.raises(ImageReadError, match=r"all\.rec changed while it was being indexed"):
         DALIRecordIO(rec)
     assert caches(rec.parent) == []
 

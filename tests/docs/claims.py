@@ -160,9 +160,9 @@ for model, called in (("resnet18", "ResNet-18, eager"), ("vit_s_16", "ViT-S/16")
 _TOOLKIT = [read(name)["images"] for name in {row["file"] for row in all_rows(benchmark="toolkit")}]
 claim(
     MEASURED,
-    "{:,} or more copies of {} ImageNet photos",
-    min(images["files"] for images in _TOOLKIT),
+    "copies of {} ImageNet photos, {:,} or more files in all",
     *{images["different_images"] for images in _TOOLKIT},
+    min(images["files"] for images in _TOOLKIT),
 )
 
 # ---- loading without training
@@ -626,13 +626,14 @@ claim(
 
 _AGREEMENT = {name: round(100 * value, 2) for name, value in read("answers_h200")["agreement"].items()}
 _SAME, _RESIZED = "as they are", "Resize(40), CenterCrop(32)"
-# the page claims this "for all with `exact=True`", and for files that the engine decodes
+# the page claims this for both cases with `exact=True`, and for files that the engine decodes
 for name in (_SAME, _RESIZED):
     assert _AGREEMENT[f"{name}, exact=True"] == _AGREEMENT[f"{name}, exact=True, JPEG engine"] == 100
 claim(
     README,
-    "for {:g}% of 10,000 images by default, for {:g}% if images are first resized, and for all",
+    "for {:g}% of 10,000 images, and for {:g}% if they were resized; with ``, for {}% in both cases",
     *(_AGREEMENT[f"{name}, default"] for name in (_SAME, _RESIZED)),
+    100,
 )
 for called, name in (("none", _SAME), (_RESIZED, _RESIZED)):
     claim(

@@ -92,7 +92,7 @@ REFUSALS = {
         [Callable()],
         0,
         "no translation is registered for it",
-        "to have it run on batches, dali_compat.reg",
+        "to have it run on batches, register a translation",
     ),
     "Lambda": (
         [v1.Lambda(plain_function)],

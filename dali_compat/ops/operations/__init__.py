@@ -201,7 +201,7 @@ def noise(count: int, channels: int) -> torch.Tensor:
 
 
 def _before_fork() -> None:
-    """Wait for a running compilation, because a child must not copy a locked compiler."""
+    """Wait until a running compilation ends, because a forked child would inherit a lock that is never released."""
     if _trial_lock.acquire(timeout=_PATIENCE):
         _trial_lock.release()
 

@@ -20,7 +20,7 @@ def uniforms(keys: np.ndarray, count: int, device) -> torch.Tensor:
 
 
 def normals(keys: np.ndarray, count: int, device) -> torch.Tensor:
-    """Return normal numbers (N, count) float32 with mean 0 and standard deviation 1."""
+    """Return normally distributed numbers (N, count) float32 with mean 0 and standard deviation 1."""
     return torch.stack(_box_muller(_bits(keys, (count + 1) // 2, device)), -1).flatten(1)[:, :count]
 
 
