@@ -114,7 +114,7 @@ class Chunk:
         return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
-        """Return the rows of the chunk that ``plan`` transforms, with the random arguments of its steps."""
+        """Return (plan, rows, image selections, step arguments) for the rows of the chunk that ``plan`` transforms."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]

@@ -1,7 +1,7 @@
 """A batch on the DALI route.
 
-A row is one image of the batch. Rows that share a plan are decoded together (part.py), in one group per decoder
-(decode.py, planes_group.py).
+A row is one image of the batch. Rows that share a plan are decoded together (part.py), in groups by decoder (decode.py,
+planes_group.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Prepared(NamedTuple):
 
 
 class DaliBatch(Batch):
-    """A batch whose images are decoded by DALI or PIL.
+    """A batch whose images are decoded by DALI, a GPU's JPEG engine or PIL.
 
     These methods are called in order. Only start() and finish() are required. finish() does the work of methods that
     were not called. If one of the methods 2 to 6 fails, its exception is stored, the methods after it do nothing, and

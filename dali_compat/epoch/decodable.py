@@ -36,7 +36,7 @@ class DecodableRows:
         raise NotImplementedError
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of these rows' files as zero-padded uint8 of shape (len(rows), L)."""
+        """Return the paths of these rows' files: zero-padded uint8 of shape (len(rows), L), or a list."""
         raise NotImplementedError
 
     def infos(self, rows: Sequence[int]) -> list[Info]:

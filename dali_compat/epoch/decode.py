@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 RowImages = tuple[Sequence[int], Any]
-"""Row numbers, and the rows' images on the device: (N, C, H, W), a list of N if sizes differ, or ViewBatches."""
+"""Row numbers, and the rows' images: (N, C, H, W), ViewBatches, or a list of images or of tuples of views."""
 
 
 def sorted_by_row(made: Sequence[RowImages]) -> list:
@@ -91,7 +91,7 @@ class DaliGroup:
     Args:
         given: form of DALI's input (data/sources.py). A form in DECODED means cached pixels.
         retry: whether this is the second attempt to decode the rows.
-        keep: whether to pass the uncropped decoded images to _use_decoded().
+        keep: whether to pass the uncropped decoded images to _use_decoded() even without a cache.
 
     Raises:
         ImageTooSmall: an image is too small for the plan.
@@ -228,8 +228,8 @@ def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
 
 
 def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """Return a bool array of shape (N,), True for images whose (height, width) differs from ``sizes``, which has shape
-    (N, 2) or (1, 2)."""
+    """Return a bool array, True for images whose (height, width) differs from ``sizes``, which has shape (N, 2) or
+    (1, 2). The array has shape (N,), or (1,) if ``images`` is a tensor and ``sizes`` has shape (1, 2)."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)

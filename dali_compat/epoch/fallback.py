@@ -62,8 +62,8 @@ class TorchIterator(_BaseDataLoaderIter):
         self.progress.finish_resume()
 
     def _wrapped(self, loader):
-        """Return a copy of the loader with collate_fn and data set wrapped. The copy shares counters and errors with
-        the original."""
+        """Return a copy of the loader, with collate_fn, worker_init_fn and data set wrapped if necessary. The copy
+        shares counters and errors with the original."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
@@ -319,7 +319,7 @@ class _OnErrorCollate:
 
 
 def _length(batch: Any) -> int:
-    """Return the length of a batch's first tensor, or 1 if it has none."""
+    """Return the length of a batch's first leaf, or 1 if the leaf is not a tensor or has no dimensions."""
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1

@@ -78,8 +78,9 @@ class History:
         return progress
 
     def _unused_state(self, loader) -> State | None:
-        """Return the state from which the previous iter() has resumed, or None if next() has returned a batch since.
-        Lightning calls iter() twice, so the second iterator resumes from the same state."""
+        """Return the state from which the previous iter() has resumed, and reset the generators to before that iter().
+        Return None if there is no such state, or if next() has since returned a batch or failed. Lightning calls iter()
+        twice, so the second iterator resumes from the same state."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None

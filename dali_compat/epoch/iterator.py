@@ -36,9 +36,9 @@ _INTERRUPTED = "an interrupt has stopped this epoch in the middle of a batch; it
 class OrderedIterator(_BaseDataLoaderIter):
     """The iterator that ``iter(loader)`` returns.
 
-    If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch. Otherwise they are
-    drawn ``route.depth`` batches ahead, from the first next() on. A thread (prefetch_thread.py) prepares batches that
-    run no user code.
+    If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
+    ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. A thread
+    (prefetch_thread.py) prepares batches that run no user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
     of next() raise RuntimeError.
@@ -208,7 +208,7 @@ class OrderedIterator(_BaseDataLoaderIter):
                 for batch in islice(self._drawn, epoch.route.depth - 1):  # the last one's files are not read yet
                     batch.decode()
             return
-        self._draw_indices(least=0)  # only as far ahead as user code cannot notice
+        self._draw_indices(least=0)  # not so far ahead that user code might notice
         batches = list(islice(self._drawn, epoch.route.depth + 1))
         if batches:
             self._prefetch_thread = self._prefetch_thread or PrefetchThread(epoch.route.device)
@@ -283,7 +283,7 @@ live_iterators: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @atexit.register
 def _abandon_all() -> None:
-    """End all iterators at exit, before modules are cleared."""
+    """End this process's OrderedIterators at exit, before modules are cleared."""
     wait_for_daemons()
     for iterator in list(live_iterators):
         if isinstance(iterator, OrderedIterator) and iterator._pid == os.getpid():

@@ -224,8 +224,8 @@ def _plane_steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Split rows into groups whose planes take at most 1 / _SHARE of the GPU's ``memory`` (bytes), and at most _MOST
-    bytes."""
+    """Split rows into groups of at most _MOST_FILES. The planes of a group may exceed _MOST bytes, or 1 / _SHARE of the
+    GPU's ``memory`` (bytes), only by part of one file."""
     if not len(rows):
         return []
     facts = facts[rows]

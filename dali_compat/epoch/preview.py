@@ -35,7 +35,7 @@ def preview(loader: Any, count: int) -> Image.Image:
     all generators are restored afterwards.
 
     Raises:
-        ValueError: a batch has no images, or ``count`` is below 1.
+        ValueError: a batch has no images, there is no batch, or ``count`` is below 1.
     """
     if count < 1:
         raise ValueError(f"count of preview() must be 1 or more, got {count}")

@@ -73,7 +73,7 @@ class Progress:
     def seed(self) -> int:
         return self.base_seed + self.lap
 
-    # ---- while it is iterated
+    # ---- during iteration
 
     def record_returned(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
         self.given, self.samples, self.last, self.expected_last = given, samples, last, (0, 0)
@@ -243,7 +243,7 @@ def stateful_sampler(loader) -> Any:
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return the loader's sampler and data set that have a state_dict(), by the names "sampler" and "dataset"."""
+    """Return the loader's sampler and data set, if they have a state_dict(), by the names "sampler" and "dataset"."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 

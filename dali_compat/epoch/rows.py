@@ -209,7 +209,7 @@ def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
 
 
 def _fetch(rows: Rows, chosen: list[int]) -> None:
-    """Read the bytes of those ``chosen`` rows that are not files."""
+    """Read the bytes of the ``chosen`` rows that are not files."""
     fetcher, sources = rows.epoch.fetcher, rows.sources
     if fetcher is not None:
         objects = [row for row in chosen if is_object(sources[row])]

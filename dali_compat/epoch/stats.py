@@ -94,7 +94,7 @@ class LoaderStats(NamedTuple):
 
 
 class Meter:
-    """Counts of one iterator. One thread at a time may update them, any thread may read them."""
+    """Counts of one epoch. Only one thread at a time may update them, but any thread may read them."""
 
     def __init__(self, stats: Stats, number: int, plain: bool):
         self.dali = 0.0  # LoaderStats.dali

@@ -139,7 +139,7 @@ class ReceivedBatch:
     """A batch that torch's iterator has returned, or the error that the iterator has raised.
 
     Attributes:
-        batch: the traced batch; after finish() the user's batch.
+        batch: the traced batch; after start() its TracedImages, and after finish() the user's batch.
         error: the exception raised instead of the batch, or None.
         consumed: number of batches, and of samples, up to and including this batch.
         samples: number of samples in the batch; None if unknown.
