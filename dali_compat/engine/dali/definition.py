@@ -15,7 +15,7 @@ from ...plan import Plan, Step
 from . import graph
 from .transfer import COPIES_IMAGES, IMAGES, Feed
 
-_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # EXIF orientations that reverse rows, and those that reverse columns
+_MIRRORED = (3, 4, 6, 7), (2, 3, 7, 8)  # EXIF orientations that reverse rows, or columns
 _TYPES = {"float32": types.FLOAT, "int32": types.INT32, "uint8": types.UINT8}
 
 

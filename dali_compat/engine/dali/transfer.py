@@ -115,7 +115,7 @@ class Received(NamedTuple):
 
     def packed(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the bytes of all files as one array (bytes,) uint8, without a copy, and ``lengths``. Return None if
-        the files are not adjacent in DALI's memory."""
+        the files are not adjacent in DALI's memory, or if the first file is empty."""
         assert self.encoded is not None and self.lengths is not None
         if not self.lengths[0]:
             return None

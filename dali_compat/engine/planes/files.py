@@ -103,7 +103,7 @@ class UncheckedFiles:
         self._copy, self._verdicts, self._facts = copy, verdicts, facts
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Copy the files. Return those that pass the check, and their indices, (M,) int64.
+        """Copy the files. Return the files that pass the check, and their indices, (M,) int64.
 
         A file with a verdict must have the checksum in its verdict. A file without one must match its FACTS and be
         intact.

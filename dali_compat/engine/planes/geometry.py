@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 class PlaneLocations(NamedTuple):
     """Locations of the planes of N images."""
 
-    offsets: np.ndarray  # (N, 3) int64; 0 for missing planes
+    offsets: np.ndarray  # (N, 3) int64, in bytes; unused for missing planes
     pitches: np.ndarray  # (N, 3) int64, bytes per line
     chroma: np.ndarray  # (N, 4) int64: height and width of a plane, pixels per chroma sample in x and y; 0 if gray
     bytes: np.ndarray  # (N,) bytes per image
