@@ -187,7 +187,7 @@ def _depth(loader, device: torch.device) -> int:
 
 
 def _cache(loader, device: torch.device, before) -> DecodedCache | None:
-    """Return the cache of the previous route if its settings are the same, otherwise a new one."""
+    """Return the previous route's cache if its settings are the same, otherwise a new one; None without ``cache``."""
     if loader.cache is None:
         return None
     settings = loader.cache, device, loader.exact, loader.cache_device
@@ -197,7 +197,7 @@ def _cache(loader, device: torch.device, before) -> DecodedCache | None:
 
 def resolve_device(device, start: bool) -> torch.device:
     """Return the torch.device for a loader's ``device``. The default is the current CUDA device, or the CPU if there is
-    none. The result has no index if CUDA is not initialized and ``start`` is False."""
+    none. A missing index of a GPU is added if CUDA is initialized or ``start`` is True."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -135,7 +135,7 @@ class Batched(nn.Module):
         return filled(plan.structure, made) if plan.views else made[0]
 
     def _each(self, *inputs: Any) -> Any:
-        """Transform the samples of the batch one by one in torchvision, and return the resulting batch."""
+        """Transform the samples of the batch one by one with torchvision, and return the resulting batch."""
         split = list(map(_split, inputs))
         if len(set(map(len, split))) > 1:
             lengths = ", ".join(str(len(one)) for one in split)
@@ -168,9 +168,9 @@ def _split(batch: Any) -> Sequence[Any]:
 
 
 def _combined(samples: Sequence[Any]) -> Any:
-    """Return a batch of samples: a tuple, list or dict of batches if the samples are such containers of equal length or
-    keys, and a stacked tensor for tensors of equal shape and dtype, otherwise a list. Boxes are concatenated if each
-    sample has one box, and the canvas sizes are equal."""
+    """Return a batch of samples. Tensors of equal shape and dtype are stacked. Tuples, lists of equal length, and dicts
+    with equal keys become one such container of batches. Other samples become a list. Boxes are concatenated if each
+    sample has one box and the canvas sizes are equal."""
     first = samples[0]
     if isinstance(first, tuple) or (type(first) is list and len(set(map(len, samples))) == 1):
         return type(first)(map(_combined, zip(*samples, strict=True)))

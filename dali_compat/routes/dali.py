@@ -38,7 +38,7 @@ _PER_ENGINE = 4  # CPU threads that are as fast as one JPEG engine (imagefolder_
 @dataclass
 class DaliRoute:
     device: torch.device
-    available: int  # most CPU threads that a pipeline may use
+    available: int  # maximum number of CPU threads of a pipeline
     depth: int
     batch_size: int  # smallest batch size of pipelines
     plans: list[Plan]  # one per distinct transform, in order

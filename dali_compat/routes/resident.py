@@ -46,10 +46,10 @@ class _Targets:
         self._raw, table = raw_targets(dataset), target_table(dataset)
         self._compat = getattr(dataset, "compat", None)  # of QMNIST; whether targets are labels or vectors
         self._copy = _copied(self._raw)
-        self.table = None if table is None else table.to(device, copy=True)  # None if targets are not a tensor
+        self.table = None if table is None else table.to(device, copy=True)  # None as in target_table()
 
     def is_current(self, dataset: data.Dataset) -> bool:
-        """Return True if the targets are unchanged. Lists and arrays may have been modified in place."""
+        """Return True if there is a table and the targets are unchanged. They may have been modified in place."""
         raw, compat = raw_targets(dataset), getattr(dataset, "compat", None)
         return raw is self._raw and compat == self._compat and self.table is not None and _equal(raw, self._copy)
 
