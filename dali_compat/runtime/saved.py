@@ -36,7 +36,7 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
     """Write ``meta``, which must be JSON-encodable, and arrays to a file with permissions ``mode``, atomically.
 
     Raises:
-        OSError: the folder is not writable or full.
+        OSError: the folder is not writable, or the disk is full.
     """
     write(Path(path), [packed(meta, arrays)], mode)
 
