@@ -119,7 +119,7 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 
 def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
     """Return the transforms that a custom callable applies, as Nested if the callable returns one image, and as
-    AppliedTransforms if it returns several. Raise Untranslatable if find_transforms() raises NotUnderstood."""
+    AppliedTransforms if it returns several. Raise Untranslatable if the callable is not understood."""
     if not callable(transform) or (isinstance(transform, type) and translated_class(transform) is not None):
         raise Untranslatable(transform, "it is not a transform", "pass an object such as ToTensor() or Compose([...])")
     try:

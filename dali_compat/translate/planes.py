@@ -7,9 +7,9 @@ import re
 from ..ops.arguments import is_in_two_passes
 from ..plan import Step
 
-# Patterns of steps, one letter each (see _letter). _RESIZED matches [crop] [resize] [crop] [flips] [conversion to
-# floating point] [normalize], if all results have one size. _PICKED matches steps that only select pixels, followed by
-# conversions.
+# Patterns of steps, one letter each (see _letter). _RESIZED matches [crop] resize [crop] [flips] [conversions to
+# floating point] [normalize], if all results have one size. Steps in brackets are optional. _PICKED matches steps that
+# only select pixels, followed by conversions.
 _RESIZED = re.compile("-*[Cc]?-*(?:[Rr]-*[CO]|R(?!-*[co]))[-f]*[-t]*[-n]*")
 _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
