@@ -65,7 +65,7 @@ class Epoch(Generic[R]):
 
     advances = prefetches = False
     fetcher: Fetcher | None = None  # None if no image is in object storage
-    engine: VerifiedEngine | None = None  # the GPU's JPEG engine; None if no plan can use one
+    engine: VerifiedEngine | None = None  # the GPU's JPEG engine; None if it is not used
 
     def __init__(self, loader, route: R, progress: Progress):
         self.dataset, self.collate_fn, self.batched = loader.dataset, loader.collate_fn, loader._auto_collation

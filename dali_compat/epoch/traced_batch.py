@@ -140,7 +140,7 @@ class ReceivedBatch:
 
     Attributes:
         batch: the traced batch; after start() its TracedImages, and after finish() the user's batch.
-        error: the exception raised instead of the batch, or None.
+        error: the exception raised by torch's iterator, start() or finish(); None if there is none.
         consumed: number of batches, and of samples, up to and including this batch.
         samples: number of samples in the batch; None if unknown.
         last: indices of the samples.
