@@ -97,7 +97,8 @@ def _each(batch: Any) -> Iterator[Any]:
     stacked = [len(leaf) for _, leaf in _leaves(batch) if _is_batch(leaf)]
     columns = batch if isinstance(batch, (list, tuple)) else []
     with_images = [part for part in columns if _has(part, _is_image)]
-    count = stacked[0] if stacked else len(with_images if len(with_images) == len(columns) else with_images[0])
+    several = with_images if len(with_images) in (0, len(columns)) else with_images[0]
+    count = stacked[0] if stacked else len(several)
     for row in range(count):
         yield _row(batch, row, count)
 

@@ -172,8 +172,9 @@ def _combined(samples: Sequence[Any]) -> Any:
     with equal keys become one such container of batches. Other samples become a list. Boxes are concatenated if each
     sample has one box and the canvas sizes are equal."""
     first = samples[0]
-    if isinstance(first, tuple) or (type(first) is list and len(set(map(len, samples))) == 1):
-        return type(first)(map(_combined, zip(*samples, strict=True)))
+    if (isinstance(first, tuple) or type(first) is list) and len(set(map(len, samples))) == 1:
+        batches = [_combined(several) for several in zip(*samples, strict=True)]
+        return type(first)(*batches) if hasattr(first, "_fields") else type(first)(batches)
     if type(first) is dict and all(one.keys() == first.keys() for one in samples):
         return {key: _combined([one[key] for one in samples]) for key in first}
     if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections import namedtuple
 
 import pytest
 import torch
@@ -278,7 +279,12 @@ class _Views(nn.Module):
         return self.container([image, image.flip(-1)])
 
 
-@pytest.mark.parametrize("container", [tuple, list, lambda images: dict(zip("ab", images, strict=True))])
+Pair = namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize(
+    "container", [tuple, list, lambda images: dict(zip("ab", images, strict=True)), lambda images: Pair(*images)]
+)
 def test_containers_become_containers_of_batches_without_a_translation_as_with_one(container):
     images = torch.rand(4, 3, 8, 8)
     transform = batched(_Views(container), fallback="silent")
@@ -288,7 +294,8 @@ def test_containers_become_containers_of_batches_without_a_translation_as_with_o
     assert torch.equal(first, images) and torch.equal(second, images.flip(-1))
 
 
-def test_lists_of_different_lengths_become_a_list_of_lists_without_a_translation():
+@pytest.mark.parametrize("container", [list, tuple])
+def test_containers_of_different_lengths_become_a_list_of_them_without_a_translation(container):
     images = torch.arange(1, 4).view(3, 1, 1, 1).expand(3, 3, 4, 4).float()
-    transform = batched(lambda image: [image] * int(image.max()), fallback="silent")
+    transform = batched(lambda image: container([image] * int(image.max())), fallback="silent")
     assert [len(one) for one in transform(images)] == [1, 2, 3]

@@ -125,7 +125,13 @@ def test_preview_raises_without_images_or_samples(folder):
         def __getitem__(self, index):
             return index
 
+    class FeaturesAndLabel(BlackImages):
+        def __getitem__(self, index):
+            return torch.zeros(10), index
+
     with pytest.raises(ValueError, match="no images in a batch of type Tensor"):
         loader(OnlyNumbers(), fallback="silent").preview()
+    with pytest.raises(ValueError, match="no images in a batch of type list"):
+        loader(FeaturesAndLabel(), fallback="silent").preview()
     with pytest.raises(ValueError, match="must be 1 or more, got 0"):
         loader(DALIImageFolder(folder, T.ToTensor())).preview(0)
