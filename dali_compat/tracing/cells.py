@@ -1,4 +1,4 @@
-"""Pixels of deferred tensors, and calls of torch.stack and torch.cat that are deferred."""
+"""Pixels of deferred tensors, and deferred calls of torch.stack and torch.cat."""
 
 from __future__ import annotations
 

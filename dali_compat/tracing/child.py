@@ -24,7 +24,7 @@ import torch
 from ..runtime.children import end_with_parent
 
 _MAX_SECONDS, _MAX_IDLE_SECONDS = 60, 5  # a child may wait forever for a thread that it does not have
-_MAX_MAPPING = 64 << 20  # bytes of a shared mapping that is copied for the child
+_MAX_MAPPING = 64 << 20  # bytes; larger shared mappings are not copied for the child
 _MEMORY_DEVICES = "/dev/shm/", "/dev/zero"
 _MAP_FIXED = 0x10
 _MAX_TEXT = 200
@@ -32,7 +32,7 @@ _IN_CHILD = "in the trial subprocess"
 
 
 class TrialFailed(Exception):
-    """The child process was killed, or ended without a result."""
+    """Raised if a function fails in the child, or the child is killed or ends without a result."""
 
 
 def run_in_child(function: Callable[[], Any]) -> Any:
@@ -147,7 +147,7 @@ def _refuse_manager(*args, **kwargs):
 
 
 def _unshare_file(number: int) -> None:
-    """Reopen the file of a descriptor, so that its position is not shared. Replace a socket or pipe by /dev/null."""
+    """Reopen the file of a descriptor, so that its position is not shared. Replace a socket or pipe with /dev/null."""
     mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
     if stat.S_ISREG(mode):
         own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))
@@ -161,7 +161,7 @@ def _unshare_file(number: int) -> None:
 
 
 def _unshare_memory() -> None:
-    """Replace writable shared memory by private copies at the same addresses."""
+    """Replace writable shared mappings of up to _MAX_MAPPING bytes with private copies at the same addresses."""
     libc = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, flags, *_, name = [*line.split(None, 5), ""][:6]

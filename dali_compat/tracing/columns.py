@@ -40,7 +40,7 @@ class Placeholder:
 
     Attributes:
         row: index of the tensor's first row.
-        count: number of rows that are stacked or concatenated; None for a single row.
+        count: number of rows that are stacked or concatenated; None if the tensor is a row itself.
         joins: how the rows are stacked or concatenated.
         class_index: index of the tensor's class in _CLASSES.
         strides: strides of the tensor; None if it is contiguous.
@@ -97,7 +97,7 @@ class TracedBatch:
         value: the batch.
         count: number of rows.
         jobs, tails: JobGroups and TailGroups of the rows.
-        computed_rows: (row, tensor) of each computed tensor that was stacked with deferred ones.
+        computed_rows: (row, tensor) of each row whose pixels are already computed.
     """
 
     def __init__(self, value: Any):
@@ -187,7 +187,7 @@ def has_plan(cell: Cell) -> bool:
 
 
 def _is_converted(node: Node) -> bool:
-    """Return True if the first operation on the file's image is convert("RGB")."""
+    """Return True if the first operation on the file's image, except copy(), is convert("RGB")."""
     first = next((call for call in node.calls() if call.name != "copy"), None)
     return first is not None and first.name == "convert" and first.args[:1] == ("RGB",)
 

@@ -1,7 +1,7 @@
 """The known state of a deferred image, and the outcome of each operation on it.
 
-An operation is a torchvision function or a method of an image. OUTCOMES maps its name to a function that takes a State
-instead of an image, and returns the Outcome without computing pixels.
+An operation is a function of torchvision or PIL.ImageOps, or a method of an image. OUTCOMES maps its name to a function
+that takes a State instead of an image, and returns the Outcome without computing pixels.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Traits(NamedTuple):
         keeps_strides: whether the result keeps the strides of a one-channel tensor. Otherwise they are unknown, unless
             the tensor is contiguous.
         on_pil_images: whether the function is also replaced for PIL images, because it uses NumPy or torch, or because
-            its calls of Pillow would be several steps.
+            its calls to Pillow would be several steps.
         readonly_if_gray: whether ``Image.readonly`` of the result is True if the PIL image is gray.
         takes_version: whether the outcome differs between v1 and v2.
     """
@@ -154,7 +154,7 @@ TRAITS: dict[str, Traits] = {}
 
 
 def operation(*names: str, **traits: Any) -> Callable[[Function], Function]:
-    """Register the function that computes the outcome of an operation, under the operation's names in v1 and v2.
+    """Register the function that computes the outcome of an operation, under all names of the operation.
 
     The function takes the State, torchvision's backend ("pil", or "v1" or "v2" for tensors), and the operation's other
     arguments. ``traits`` are fields of Traits.

@@ -31,7 +31,7 @@ _HEAD = WITH_SIZES - {"rotate", "affine", "perspective"}
 _HEAD |= {"flip", "grayscale", "identity", "normalize", "pil_to_tensor", "repeat_channels", "to_dtype"}
 _CONVERSIONS = frozenset(("identity", "normalize", "pil_to_tensor", "to_dtype"))
 _OFTEN_RANDOM = frozenset(("warp_affine", "warp_perspective"))  # in the tail if they follow a resize
-_CHANGE_RANGE = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))  # may not return integers from 0 to 255
+_CHANGE_RANGE = frozenset(("to_dtype", "tensor_to_pil", "arithmetic"))  # results need not be integers from 0 to 255
 _STREAMS_PER_VIEW = 1 << 16  # random streams reserved for each image
 _CACHE_SIZE = 4096  # plans
 

@@ -48,7 +48,7 @@ class _Function(NamedTuple):
 def reads_images(dataset) -> bool:
     """Return True if a data set's methods or the user's code open or decode images.
 
-    Code of other packages is ignored, because the data set may not run it.
+    Code of other packages is ignored, because the data set might never run it.
     """
     return any(
         (_opens(called, words) or words & _OTHER_OPENERS) and _is_users(called, dataset)

@@ -164,7 +164,7 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 
 
 def _input_cell(x: torch.Tensor) -> Any:
-    """Return the cell of an input of torch.stack or torch.cat, a new one for a CPU tensor; None if unsupported."""
+    """Return the cell of an input of torch.stack or torch.cat, or a new cell for a CPU tensor; None if unsupported."""
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:

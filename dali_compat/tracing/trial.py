@@ -1,7 +1,7 @@
 """Trial of a data set, to find out if its images can be deferred without changing its samples.
 
 Two forked processes load the same few samples, with and without tracing, from the same state of the data set and of the
-random number generators. If the samples differ, torch's own loader loads the data set.
+random number generators. If tracing changes the samples, torch's own loader loads the data set.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def description(value: Any) -> Any:
 
 
 def _attributes(dataset: Any) -> Any:
-    """Return a description of a data set's attributes, except large ones."""
+    """Return a description of a data set's numbers, texts and generators, and of the lengths of small containers."""
     compared: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):
@@ -328,8 +328,8 @@ def _attributes(dataset: Any) -> Any:
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
     """Return a text about the first difference of two descriptions, or "" if they are equal.
 
-    ``path`` is the position of ``a`` and ``b`` in the whole description, such as "[0][1]". Without ``values``, only
-    types are compared.
+    ``path`` is the position of ``a`` and ``b`` in the whole description, such as "[0][1]". If ``values``
+    is False, values and lengths are ignored.
     """
     if isinstance(a, _Value) and isinstance(b, _Value):
         (a,), (b,) = a, b
