@@ -123,7 +123,7 @@ def gamma(images, arrays, *, like):
 def contrast(images, arrays, *, like):
     """Blend with the mean of the gray image, as ImageEnhance.Contrast does.
 
-    For images that framed() has padded, ``arrays["area"]`` has the numbers of pixels without padding.
+    For images that framed() has padded, ``arrays["area"]`` has each image's number of pixels without padding.
     """
     mean = _mean(_gray(images, like), like, arrays.get("area"))
     return by_value(images, lambda values: blend(values, mean, arrays["factor"], like))

@@ -23,7 +23,7 @@ _DRAWS: dict[str, tuple[int | Callable[..., int] | None, Callable]] = {}
 
 
 class ImageTooSmall(ValueError):
-    """Raised if an image is too small for a transform, with the message of torchvision's ValueError.
+    """Raised if a transform cannot take or return an image of some size, such as an image that is too small.
 
     ``row`` is the image's index in the ``sizes`` passed to compute().
     """
@@ -49,14 +49,15 @@ def compute(
     """Return the arrays of arguments of each step, for the samples at ``rows`` of a batch.
 
     If a step may leave samples unchanged, its arrays include ``flag``, which is 0 for an unchanged sample and otherwise
-    1. If a container such as RandomChoice does not choose the step for a sample, all arrays of the sample are 0.
+    1. If a container such as RandomChoice does not choose the step for a sample, the sample's rows are 0.
 
     Args:
         sizes: (N, 2), the (height, width) of these samples.
         randoms: returns (batch size, count) uniform numbers of a random stream, given (stream, count).
 
     Raises:
-        ImageTooSmall: an image is too small for a step, or a step's output has no pixels or more than 2**29.
+        ImageTooSmall: an image is too small for a step, a traced image has changed its size, or a step's output has no
+            pixels or more than 2**29.
     """
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
@@ -161,7 +162,7 @@ def draws(uniforms=None):
     return decorate
 
 
-# ---- arguments chosen by the data set's code, or by a transform that it calls, instead of drawn
+# ---- arguments chosen by the data set's code, or by a transform that it calls, not drawn here
 
 
 def width_of(layout: Any, sized: bool) -> int:

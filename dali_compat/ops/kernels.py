@@ -49,8 +49,8 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
 
     Args:
         torchvision: name of torchvision's function for one image, followed by the names of the arrays that it takes.
-            This function also replaces the kernel for 16-bit floats, because torchvision rounds every intermediate
-            result.
+            If it takes arrays, it also replaces the kernel for 16-bit floats, because torchvision rounds every
+            intermediate result.
         parts: whether to call the kernel on a few images at a time.
         **traits: other fields of Operation.
     """

@@ -1,8 +1,8 @@
 """Matrices of warps, which map output to input pixels as in PIL.Image.transform.
 
 Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw function takes ``inner``,
-the draw of the transform's parameters such as an angle. It returns ``matrix`` (N, 6) or ``coefficients`` (N, 8) in
-float64, the output ``size`` (N, 2), and the ``flag`` of ``inner`` if there is one.
+the draw of the transform's parameters such as an angle. Except for DALI, it returns ``matrix`` (N, 6) or
+``coefficients`` (N, 8) in float64, the output ``size`` (N, 2), and the ``flag`` of ``inner`` if there is one.
 """
 
 from __future__ import annotations

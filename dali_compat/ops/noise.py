@@ -101,7 +101,7 @@ def _erase_randomly(images, arrays):
     """Fill windows with normally distributed numbers, which are generated only for the erased pixels."""
     n, channels, height, width = images.shape
     h, w = arrays["shape"].astype(np.int64).T
-    row = np.repeat(np.arange(n), channels * h)  # number of the image, for each line of each window
+    row = np.repeat(np.arange(n), channels * h)  # index of the image, for each line of each window
     line = np.arange(len(row)) - np.repeat(np.cumsum(channels * h) - channels * h, channels * h)
     channel, y = np.divmod(line, h[row])
     top, left = arrays["start"][row].astype(np.int64).T

@@ -192,7 +192,7 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 
 @draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
-    """Compute the arrays of a resize combined with a pad, a crop and a flip, each of which may be None.
+    """Compute the arrays of a resize combined with a pad, a crop and a flip. The last three may be None.
 
     The draws read the same ``u``, so at most one may be random, unless the data set's code has chosen all arguments.
     """
@@ -226,7 +226,7 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
-    """Return True if DALI resizes as torchvision does.
+    """Return True if DALI resizes as torchvision does, on a GPU without exact=True.
 
     Measured results differ for Pillow's box and hamming filters, for nearest and lanczos on tensors, and without
     antialiasing. For floats, they differ by up to 40 levels at the border."""

@@ -62,7 +62,7 @@ class Conversion(NamedTuple):
     """The conversion of a magnitude to the value that a function of timm takes."""
 
     function: str  # name in timm: one of OPERATIONS, or gaussian_blur_rand
-    # called as value(magnitude, negative, reach), the first two arrays; None if the function takes no value
+    # called as value(magnitude, negative, reach); the first two are arrays. None if the function takes no value
     value: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None
     signed: bool = False  # whether the value has a random sign
 

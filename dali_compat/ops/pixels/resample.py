@@ -92,7 +92,7 @@ def taps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights (size_out, taps) and the first input pixel of each output pixel (size_out,).
 
-    Weights are computed as in precompute_coeffs and normalize_coeffs_8bpc of Pillow. If ``like`` is "v2", they are
+    Weights are computed as in precompute_coeffs and normalize_coeffs_8bpc of Pillow. If ``like`` is not "pil", they are
     rounded to 16 bits as in PyTorch's UpSampleKernel.cpp.
     """
     weights, first = (_filtered if antialias else _interpolated)(size_in, size_out, interpolation)
@@ -137,7 +137,7 @@ def _interpolated(size_in, size_out, interpolation):
 def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like: str = "pil", antialias: bool = True):
     """Resize uint8 images (N, C, H, W) along one axis, round to 8 bits, and resize along the other axis.
 
-    The result is Pillow's or, if ``like`` is "v2", that of torch.nn.functional.interpolate on a CPU.
+    The result is Pillow's or, if ``like`` is not "pil", that of torch.nn.functional.interpolate on a CPU.
     """
     before = np.array(images.shape[-2:])
     vertical = like == "pil" and vertical_first(before[None], np.array([size]))[0]
