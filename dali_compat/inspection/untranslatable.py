@@ -15,7 +15,7 @@ class Untranslatable(Exception):
     Attributes:
         transform: the transform's repr, on one line.
         reason: the reason, with the name of the argument if one is at fault.
-        remedy: what to use instead, or ''.
+        remedy: what the user can do, or ''.
         name: name of the class or function at fault: the transform, or one inside of it.
     """
 
