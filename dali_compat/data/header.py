@@ -63,7 +63,7 @@ class _Buffer(threading.local):
     memory = np.empty(0, np.uint8)
 
     def read(self, path: str) -> np.ndarray:
-        """Return the bytes of a file as uint8. The array is overwritten by the next call."""
+        """Return the bytes of a file as uint8. The next call may overwrite the array."""
         with open(path, "rb", buffering=0) as file:
             size, end = os.fstat(file.fileno()).st_size, 0
             if size > _MOST_BUFFERED:

@@ -45,7 +45,7 @@ class Jpeg:
         self._huffman: set[int] = set()
         self._identifiers = b""
         self._samplings: list[tuple[int, int]] = []  # (horizontal, vertical) factors, per component
-        self._left: list[list] = []  # low bits not sent yet, per component and coefficient; None if no bit was sent
+        self._left: list[list] = []  # number of unsent low bits, per component and coefficient; None if none was sent
         self._ask_pillow = False
 
     def is_whole(self) -> bool:

@@ -96,7 +96,7 @@ class IndexedSamples:
 class TableSamples:
     """Samples of a batch that were looked up in SampleTables, without a Python call per sample.
 
-    The attributes and methods are those of IndexedSamples.
+    The attributes and methods are those of IndexedSamples, except only().
 
     Attributes:
         targets: an array or tensor of N rows. A list if there are several tables, unless their targets are arrays of

@@ -23,7 +23,7 @@ from .sources import Upright
 class Reader(NamedTuple):
     """Functions for the data sets of one class. Each takes a data set, and checks it or returns its samples."""
 
-    check: Callable[[Any], None]  # raises Unsupported if ``dataset[i]`` may not be a file's transformed image
+    check: Callable[[Any], None]  # raises Unsupported unless ``dataset[i]`` is a file's transformed image
     # returns a tuple of one list of (path, target), or of a list of paths and a list or tensor of targets
     attributes: Callable[[Any], tuple[Any, ...]]
     source_type: Callable[[Any], type[str]] = lambda dataset: str  # returns str, or Upright to rotate images

@@ -235,7 +235,8 @@ class RandomAccess:
 class Info(UserDict[Any, Any]):
     """Lazy ``info`` of a PIL image: its EXIF, color profile and other metadata.
 
-    The file is read at first access. Before that, an Info is pickled as a path or as the encoded bytes.
+    The file is read at first access. Before that, an Info is pickled as a path or as the encoded bytes,
+    unless its source is a Record that is_upright().
     """
 
     def __init__(self, source: Source | np.ndarray):
@@ -272,7 +273,7 @@ def _info_of(source: Source | np.ndarray) -> dict[Any, Any]:
     """Return PIL's ``info`` of an encoded image. Raise OSError if it cannot be read."""
     if not is_upright(source):
         with opened(source) as file, Image.open(file) as image:
-            # other formats store metadata after the pixels, too, or change it while decoding
+            # other formats may store metadata after the pixels, or change it during decoding
             if image.format == "JPEG":
                 return image.info
     return decoded(source).info

@@ -67,7 +67,7 @@ def _class(module: str, name: str) -> Any:
 class TimmFolder(DatasetFolder):
     """An image folder with the samples and the current transforms of timm's ImageDataset.
 
-    As in timm, a target of None becomes -1 without calling target_transform.
+    As in timm, a target of None becomes -1, and target_transform is not called.
     """
 
     def __init__(self, dataset: Any):
@@ -86,7 +86,7 @@ def _except_none(function: Callable[[Any], Any], target: Any) -> Any:
 
 
 class _Reader(Reader):
-    """Reader of TimmFolder. Without a target_transform, it replaces targets of None by -1."""
+    """Reader of TimmFolder. Without a target_transform, it replaces targets of None with -1."""
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         path, target = dataset.samples[index]

@@ -18,7 +18,7 @@ from ..runtime import saved
 from ..runtime.forks import new_lock
 
 BY_ENGINE, BY_PILLOW, LIKELY = 1, 2, 3  # decoders; LIKELY is the engine, without a comparison; 0 is unknown
-_DECODER = np.uint64(3)  # bits of a verdict
+_DECODER = np.uint64(3)  # the bits of a verdict that contain the decoder
 _FACTORS = np.random.default_rng(1).integers(0, 1 << 63, 3, np.uint64) * np.uint64(2) + np.uint64(1)
 _ALL = ~np.uint64(0)
 
