@@ -236,12 +236,12 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return entry.sidecar, bytes(packed({"fingerprint": entry.fingerprint}, rows._asdict()))
 
     def place(self, index: int) -> str:
-        """Return file and byte offset of the image at ``index``, for messages."""
+        """Return the file and the byte offset of the image at ``index``, for messages."""
         row = self._row(index)
         return f"{self.files[self._table.files[row]]}, byte {self._table.offsets[row]}"
 
     def name(self, index: int) -> str:
-        """Return file, byte offset and index of the image at ``index``, for messages."""
+        """Return the file, byte offset and index of the image at ``index``, for messages."""
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:

@@ -23,8 +23,8 @@ from ..remote.urls import UrlPart
 
 
 class MappedFiles:
-    """Files at ``paths``. Each file must have the size in bytes and modification time in ns in its entry of ``stats``
-    whenever it is opened or read."""
+    """Files at ``paths``. Whenever a file is opened or read, its (size in bytes, modification time in ns) must equal
+    its entry of ``stats``."""
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
         self.paths, self._stats = paths, stats

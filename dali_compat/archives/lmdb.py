@@ -161,7 +161,7 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
 
 
 def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
-    """Return (begin of the image in ``value``, its end, label)."""
+    """Return (start of the image in ``value``, its end, label)."""
     head = bytes(value[:_HEAD])
     if _IMAGE.match(head):
         return 0, len(value), _NO_LABEL
@@ -228,7 +228,7 @@ class Database:
         self._pages = len(data) // self._page
 
     def items(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yield (key, begin of the value in the file, its length), in the order of the keys."""
+        """Yield (key, start of the value in the file, its length), in the order of the keys."""
         self._used = bytearray(self._pages)
         todo, found = [] if self._root == _NO_PAGE else [self._root], 0
         while todo:
@@ -263,7 +263,7 @@ class Database:
         return _END.unpack_from(self._data, main + _DB.size)[1], entries, root, size
 
     def _nodes(self, number: int) -> tuple[int, int, list[int]]:
-        """Return (begin of page ``number`` in the file, its kind, offsets of its nodes within it)."""
+        """Return (start of page ``number`` in the file, its kind, offsets of its nodes within it)."""
         begin = number * self._page
         if not 2 <= number < self._pages:
             what = f"a page of keys must be one of the pages 2 to {self._pages - 1}"

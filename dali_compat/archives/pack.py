@@ -148,7 +148,7 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
 
 
 def upload(dataset: Archive, url: str) -> None:
-    """Upload a packed archive with its index and the files next to it. The archive is written last.
+    """Upload a packed archive with its index and the files next to it. The index is written last.
 
     Raise CannotPack if the URL exists, and OSError if it cannot be written or looked up.
     """

@@ -93,7 +93,7 @@ class DALITFRecord(Archive):
         return builder.rows()
 
     def _find(self, data: bytes, path: str, where: str) -> tuple[int, int, int]:
-        """Return (begin of the image in ``data``, its end, label)."""
+        """Return (start of the image in ``data``, its end, label)."""
         features, found = _features(data), []
         for key, expected in ((self.image_key, "bytes"), (self.label_key, "int64s")):
             if key not in features:
