@@ -29,7 +29,7 @@ class DiskCache:
 
     Args:
         folder: created if it is missing, accessible only to the user. Processes may share it.
-        size: maximum of all files in bytes.
+        size: maximum size of all files together, in bytes.
 
     Raises:
         OSError: the folder cannot be created or written.

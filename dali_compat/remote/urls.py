@@ -115,6 +115,6 @@ def as_read_error(url: str, error: Exception) -> Exception:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class and the first line of an error, without credentials and the body of the response."""
+    """Return the class and the first line of an error, without credentials or the body of the response."""
     line = str(error).partition("\n")[0].partition(": <")[0]
     return f"{type(error).__name__}: {redacted(line)}"
