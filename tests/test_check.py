@@ -422,7 +422,7 @@ def test_a_table_with_missing_files_suggests_the_root_option(good_folder, tmp_pa
         cli.main([command, str(tmp_path / "train.csv")])
     err = capsys.readouterr().err
     assert stop.value.code == 2 and f"5 of 5 files are missing (they are in root={str(good_folder)!r})" in err
-    assert err.endswith("; --option root=FOLDER says where they are\n") and err.count("\n") == 1
+    assert err.endswith("; --option root=FOLDER gives their location\n") and err.count("\n") == 1
     assert cli.main(["check", str(tmp_path / "train.csv"), "--option", f"root={good_folder}"]) == 0
 
 

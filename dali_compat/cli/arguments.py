@@ -28,7 +28,7 @@ _ENDINGS = {
 _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
 
 
-SIZES_DIFFER = "the images of a batch must have the same height x width"  # copied: epoch/collate.py imports torch
+SIZES_DIFFER = "the images of a batch must have the same height x width"  # as in epoch/collate.py, which imports torch
 _REMEDY = (
     "--on-error replace loads another image instead, --on-error skip leaves it out of its batch (on_error= of "
     "dali_compat.DataLoader); `python -m dali_compat check` lists all such files"
@@ -122,7 +122,7 @@ def open_dataset(
     except (ValueError, FileNotFoundError) as error:
         is_missing = isinstance(error, FileNotFoundError)
         name, what = (
-            ("root", "FOLDER says where they are") if is_missing else ("image", "NAME names the column of files")
+            ("root", "FOLDER gives their location") if is_missing else ("image", "NAME names the column of files")
         )
         raise ValueError(f"{error}" if name in named else f"{error}; --option {name}={what}") from None
 

@@ -168,7 +168,7 @@ class Findings:
             dali_share: dali / images; null without images.
             broken: {path, error, reason} of images that torchvision's loader cannot read.
             pillow: {path, format, mode} of images that Pillow has to read.
-            not_images: {path, listed, what} of files that are no images or that ImageFolder does not list. Listed ones
+            not_images: {path, listed, what} of files that are not images or that ImageFolder does not list. Listed ones
                 are also in ``broken``.
             bombs: {path, reason, refused} of decompression bombs. Refused ones are also in ``broken``.
             folders: {path, problem, reason} of folders with the problem "empty", "unreadable" or "loop".

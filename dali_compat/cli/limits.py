@@ -42,7 +42,7 @@ class Measured:
 
 
 class Bottleneck(NamedTuple):
-    """The bottleneck, one of BUSY_MACHINE, PYTHON, DISK, CPU, DECODER, HOST, and the reason in a sentence."""
+    """The bottleneck (BUSY_MACHINE, PYTHON, DISK, CPU, DECODER or HOST), and the reason as a clause."""
 
     limit: str
     why: str
