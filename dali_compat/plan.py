@@ -144,7 +144,7 @@ class Plan:
     takes: ImageSpec = ImageSpec()  # the input of the first step
     lines: tuple[Line, ...] = ()  # for explain(), one line per transform
     views: tuple[Plan, ...] = ()  # one plan per view, all of the same decoded image
-    structure: Any = None  # of a sample with views: nested lists, tuples and dicts of view numbers
+    structure: Any = None  # of a sample with views: nested lists, tuples and dicts of indices of views
     # lowered steps for the planes from a GPU's JPEG engine; None if kernels cannot run them
     planes: tuple[Step, ...] | None = None
     after: tuple[Step, ...] = ()  # lowered steps after ``planes``, run by torch

@@ -26,7 +26,7 @@ class Randoms:
 
     def __call__(self, stream: int, k: int) -> np.ndarray:
         """Return ``k`` numbers per sample from a random stream, float64 of shape (count, k). Row i depends only on
-        seed, stream and position + i * stride.
+        seed, stream, k and position + i * stride.
 
         The array is column-major, because numpy is 10 times as fast on two long columns as on thousands of short rows.
         """
