@@ -60,7 +60,7 @@ class TrialResult(NamedTuple):
 
     Attributes:
         reason: why torch's loader has to load the data set; empty if it can be traced.
-        images: images of the first sample that has deferred ones. An image is None if it has no plan.
+        images: images of the first sample that has one with a plan. An image is None if it has no plan.
         has_images: whether the samples opened images; False if they were not loaded.
     """
 
@@ -328,8 +328,8 @@ def _attributes(dataset: Any) -> Any:
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
     """Return a text about the first difference of two descriptions, or "" if they are equal.
 
-    ``path`` is the position of ``a`` and ``b`` in the whole description, such as "[0][1]". If ``values``
-    is False, values and lengths are ignored.
+    ``path`` is the position of ``a`` and ``b`` in the whole description, such as "[0][1]".
+    If ``values`` is False, values and lengths are ignored.
     """
     if isinstance(a, _Value) and isinstance(b, _Value):
         (a,), (b,) = a, b
