@@ -23,7 +23,7 @@ _DRAWS: dict[str, tuple[int | Callable[..., int] | None, Callable]] = {}
 
 
 class ImageTooSmall(ValueError):
-    """Raised if a transform cannot take or return an image of some size, such as an image that is too small.
+    """Raised if an image is too small for a transform, or if its size before or after a step is otherwise invalid.
 
     ``row`` is the image's index in the ``sizes`` passed to compute().
     """
@@ -49,7 +49,7 @@ def compute(
     """Return the arrays of arguments of each step, for the samples at ``rows`` of a batch.
 
     If a step may leave samples unchanged, its arrays include ``flag``, which is 0 for an unchanged sample and otherwise
-    1. If a container such as RandomChoice does not choose the step for a sample, the sample's rows are 0.
+    1. If a container such as RandomChoice does not choose the step for a sample, all arrays are 0 in its row.
 
     Args:
         sizes: (N, 2), the (height, width) of these samples.
@@ -162,7 +162,7 @@ def draws(uniforms=None):
     return decorate
 
 
-# ---- arguments chosen by the data set's code, or by a transform that it calls, not drawn here
+# ---- arguments chosen by the data set's code, or by a transform that it calls, rather than drawn
 
 
 def width_of(layout: Any, sized: bool) -> int:
