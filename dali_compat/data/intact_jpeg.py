@@ -134,7 +134,7 @@ class Jpeg:
         self._samplings = [(sampling >> 4, sampling & 15) for sampling in samplings]
 
     def _begin_scan(self, header: bytes) -> tuple[list[int], int, int]:
-        """Check a scan header (B.2.3), and return (component numbers, first coefficient, last coefficient)."""
+        """Check a scan header (B.2.3), and return (component indices, first coefficient, last coefficient)."""
         count = header[0]
         require(self._frame and len(header) == 4 + 2 * count)
         selected = [self._identifiers.find(one) for one in header[1 : 1 + 2 * count : 2]]
