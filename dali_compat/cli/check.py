@@ -161,7 +161,7 @@ class Findings:
             kind: "folder", or the name of the data set's class.
             error: the reason why the archive cannot be opened, or null.
             complete: whether all files were read, false after Ctrl-C.
-            exit_code: 1 if something is broken or there is no image, 130 after Ctrl-C, else 0.
+            exit_code: 1 if an image is broken, a folder is unreadable or there is no image; 130 after Ctrl-C; else 0.
             counts: numbers of ``files``, of ``images`` that ImageFolder lists, of their ``bytes``, of images that are
                 ``broken``, decoded by ``dali`` or by ``pillow``, of ``not_images``, of decompression ``bombs``, and of
                 images ``outside`` of class folders.
