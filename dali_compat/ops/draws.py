@@ -56,8 +56,7 @@ def compute(
         randoms: returns (batch size, count) uniform numbers of a random stream, given (stream, count).
 
     Raises:
-        ImageTooSmall: an image is too small for a step, a traced image has changed its size, or a step's output has no
-            pixels or more than 2**29.
+        ImageTooSmall: an image is too small, or not of its traced size; or an output has no pixels, or over 2**29.
     """
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
