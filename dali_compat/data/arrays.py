@@ -106,8 +106,7 @@ def holds_arrays(dataset: data.Dataset[Any]) -> bool:
 def images_of(dataset: Any) -> torch.Tensor:
     """Return all images as a uint8 tensor of shape (N, C, H, W), without a copy if possible.
 
-    Raise Unsupported if the class overrides ``__getitem__``, if its images have another type, dtype, device or shape,
-    or if the number of targets differs.
+    Raise Unsupported if the class overrides ``__getitem__``, or if its images or number of targets are unsupported.
     """
     name = type(dataset).__name__
     if not holds_arrays(dataset):

@@ -235,8 +235,7 @@ class RandomAccess:
 class Info(UserDict[Any, Any]):
     """Lazy ``info`` of a PIL image: its EXIF, color profile and other metadata.
 
-    The file is read at first access. Before that, an Info is pickled as a path or as the encoded bytes,
-    unless its source is a Record that is_upright().
+    The file is read at first access. Until then, it is pickled as a path or encoded bytes, unless a Record is rotated.
     """
 
     def __init__(self, source: Source | np.ndarray):
