@@ -68,9 +68,8 @@ class Client:
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
         """Fetch an object or a UrlPart. The etag of a UrlPart is that of the whole object.
 
-        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. obstore's own
-        retries are not used, because obstore does not report them. Raise obstore's errors, or
-        ImageReadError if is_forked().
+        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. obstore does not
+        report its own retries, so they are not used. Raise obstore's errors, or ImageReadError if is_forked().
         """
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
