@@ -235,7 +235,7 @@ class RandomAccess:
 class Info(UserDict[Any, Any]):
     """Lazy ``info`` of a PIL image: its EXIF, color profile and other metadata.
 
-    The file is read at first access. Until then, it is pickled as a path or encoded bytes, unless a Record is rotated.
+    The first access reads the file. An unread Info is pickled as a path or encoded bytes, except of a rotated Record.
     """
 
     def __init__(self, source: Source | np.ndarray):
