@@ -155,7 +155,7 @@ class DALIWebDataset(Archive):
                     key, sample = match[1], {}
                 extension = match[2].lower()
                 if extension in sample:
-                    raise unsupported(path, f"header at byte {offset}", f"{name!r} appears twice")
+                    raise unsupported(path, f"data at byte {offset}", f"{name!r} appears twice")
                 sample[extension] = offset, size
             self._add(builder, file, path, key, sample)
         return builder.rows()

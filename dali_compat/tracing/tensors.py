@@ -372,9 +372,9 @@ def _channel_index(index: Any) -> Any:
     """Return the list or int64 tensor in ``index`` if ``index`` selects only channels of a (C, H, W) tensor, else
     None."""
     entries = list(index) if type(index) is tuple else [index]
-    if entries[0] is ... and len(entries) == 4:
+    if len(entries) == 4 and entries[0] is ...:
         entries = entries[1:]
-    first, *rest = entries
+    first, *rest = entries or [...]
     is_list = type(first) is list or (type(first) is torch.Tensor and first.dtype == torch.int64)
     is_whole = all(one is ... or (type(one) is slice and one == slice(None)) for one in rest)
     return first if is_list and is_whole else None

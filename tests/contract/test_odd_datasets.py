@@ -1104,9 +1104,17 @@ def _other_dimensions_are_unsqueezed(x, odd):
     return x.unsqueeze(-1)[..., 0] if odd else x[None].unsqueeze(0)[0, 0]
 
 
+def _image_changes_with_its_view_by_an_empty_index(x, odd):
+    same = x[()]
+    if odd:
+        same.mul_(2)
+    return x, same.stride(), same.shape
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        _image_changes_with_its_view_by_an_empty_index,
         _input_changes_after_stack,
         _loaded_input_changes_after_stack,
         _other_tensor_changes_after_stack,
