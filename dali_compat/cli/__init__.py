@@ -12,11 +12,11 @@ from dali_compat.cli.arguments import UsageError, did_you_mean, is_data_error, i
 
 COMMANDS = {
     "demo": "load generated images with torchvision and DALI, and compare",
-    "doctor": "find problems of the installation, and how to fix them",
+    "doctor": "find problems with the installation, and how to fix them",
     "run": "run an unchanged script with dali_compat's loader for images",
     "show": "save a picture of transformed images with their labels",
     "bench": "measure how fast your data loads, and what limits it",
-    "check": "find damaged images of a folder or an archive before training",
+    "check": "find damaged images in a folder or an archive before training",
     "pack": "pack a folder into a RecordIO, TFRecord, LMDB or tar file",
 }
 _ABOUT = """\
