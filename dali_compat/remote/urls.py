@@ -75,7 +75,7 @@ def split(url: str) -> tuple[str, str]:
     host, _, key = rest.partition("/")
     if (redacted(url) if is_web(url) else _without_user(url)) != url:
         what = "URLs with a query, a fragment or a password are not supported"
-        raise ValueError(f"{what}: {redacted(url)}; pass credentials in storage_options")
+        raise ValueError(f"{what}: {redacted(url)}; put credentials into storage_options")
     return f"{scheme}://{host}", unquote(key) if is_web(url) else key
 
 
