@@ -199,6 +199,7 @@ def assert_deferred(root, change, near=NEAR, kind=Changed, by_default=True):
         assert real(loaders[0]) == 0
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", OF_TENSORS)
 def test_tensor_operations_are_deferred_and_equal_torchs(own_root, name):
     assert_deferred(own_root, OF_TENSORS[name], by_default=name in BY_DEFAULT)
@@ -229,6 +230,7 @@ def test_stacked_images_equal_torchs_if_some_are_inspected(own_root, change):
         assert not differences(seeded(Changed(own_root, change), 3, shuffle=True, **options)(make), theirs)
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", OF_PIL)
 def test_pil_operations_are_deferred_and_equal_torchs(own_root, name):
     assert_deferred(own_root, OF_PIL[name], by_default=name in BY_DEFAULT)

@@ -1495,6 +1495,7 @@ gray_images_made_of_arrays errors_of_functions_that_take_no_such_tensor
 assert CASES.keys() >= {*ON_DALI.split()}
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", CASES)
 def test_results_equal_torchs_without_workers(files, name):
     """A data set with a state runs for two epochs."""
