@@ -40,9 +40,9 @@ def batched(
     Returns:
         A module that takes uint8 images in [0, 255] or floating point images in [0, 1]. It returns the transformed
         images as one tensor, or as a list if their sizes differ. If ``transform`` returns several images in a list,
-        tuple or dict, the module returns batches in the same structure. With a v2 transform, further arguments may be
-        tensors or lists of N boxes, masks or dictionaries. torchvision then transforms sample by sample, and lists
-        remain lists.
+        tuple or dict, the module returns batches in the same structure, unless the numbers of images differ. With a v2
+        transform, further arguments may be tensors or lists of N boxes, masks or dictionaries. torchvision then
+        transforms sample by sample, and lists remain lists.
 
     Examples:
         >>> import torch
@@ -172,10 +172,11 @@ def _combined(samples: Sequence[Any]) -> Any:
     with equal keys become one such container of batches. Other samples become a list. Boxes are concatenated if each
     sample has one box and the canvas sizes are equal."""
     first = samples[0]
-    if (isinstance(first, tuple) or type(first) is list) and len(set(map(len, samples))) == 1:
+    alike = len(set(map(type, samples))) == 1
+    if alike and (isinstance(first, tuple) or type(first) is list) and len(set(map(len, samples))) == 1:
         batches = [_combined(several) for several in zip(*samples, strict=True)]
         return type(first)(*batches) if hasattr(first, "_fields") else type(first)(batches)
-    if type(first) is dict and all(one.keys() == first.keys() for one in samples):
+    if alike and type(first) is dict and all(one.keys() == first.keys() for one in samples):
         return {key: _combined([one[key] for one in samples]) for key in first}
     if isinstance(first, torch.Tensor) and len({(one.shape, one.dtype) for one in samples}) == 1:
         boxes = isinstance(first, tv_tensors.BoundingBoxes)  # concatenated to (N, 4)

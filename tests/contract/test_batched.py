@@ -294,6 +294,13 @@ def test_containers_become_containers_of_batches_without_a_translation_as_with_o
     assert torch.equal(first, images) and torch.equal(second, images.flip(-1))
 
 
+def test_results_of_different_types_become_a_list_without_a_translation():
+    images = torch.arange(2).view(2, 1, 1, 1).expand(2, 3, 4, 4).float()
+    transform = batched(lambda image: [image, image] if image.max() else None, fallback="silent")
+    first, second = transform(images.flip(0))
+    assert [len(first), second] == [2, None]
+
+
 @pytest.mark.parametrize("container", [list, tuple])
 def test_containers_of_different_lengths_become_a_list_of_them_without_a_translation(container):
     images = torch.arange(1, 4).view(3, 1, 1, 1).expand(3, 3, 4, 4).float()
