@@ -19,12 +19,12 @@ ALL = os.environ.get("REPETITIONS") == "all"
 
 
 def some(alike: Sequence) -> Sequence:
-    """Return one value of each group of three; return all of them if REPETITIONS=all.
+    """Return one value of each group of five; return all of them if REPETITIONS=all.
 
-    The position within the group advances from group to group, so that an inner parameter with three values varies.
+    The position within the group advances from group to group, so that an inner parameter with five values varies.
     """
-    threes = [alike[begin : begin + 3] for begin in range(0, len(alike), 3)]
-    return alike if ALL else [three[number % len(three)] for number, three in enumerate(threes)]
+    groups = [alike[begin : begin + 5] for begin in range(0, len(alike), 5)]
+    return alike if ALL else [group[number % len(group)] for number, group in enumerate(groups)]
 
 
 def make_image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:

@@ -164,10 +164,12 @@ def _unshare_memory() -> None:
     """Replace writable shared mappings of up to _MAX_MAPPING bytes with private copies at the same addresses."""
     libc = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, flags, *_, name = [*line.split(None, 5), ""][:6]
+        if " rw-s " not in line:  # nearly all of thousands of lines
+            continue
+        addresses, _, *_, name = [*line.split(None, 5), ""][:6]
         begin, end = (int(address, 16) for address in addresses.split("-"))
         is_device = not name.startswith("/") or (name.startswith("/dev/") and not name.startswith(_MEMORY_DEVICES))
-        if flags == "rw-s" and not is_device and end - begin <= _MAX_MAPPING:
+        if not is_device and end - begin <= _MAX_MAPPING:
             content = ctypes.string_at(begin, end - begin)
             protection, mapping = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
             size = ctypes.c_size_t(end - begin)

@@ -116,6 +116,7 @@ def folders(oriented):
     return oriented, copies
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
 @pytest.mark.parametrize("case", TRANSFORMS)
 def test_oriented_images_equal_upright_copies_after_each_transform(folders, case, exact):
@@ -185,6 +186,7 @@ EXIF_TRANSPOSE_FIRST = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("case", EXIF_TRANSPOSE_FIRST)
 def test_transform_that_starts_with_exif_transpose_gives_torchvisions_pixels(oriented, pil_loads, case):
     transform, in_python = EXIF_TRANSPOSE_FIRST[case], case in ("twice", "and called in Python")

@@ -1466,6 +1466,7 @@ without_batches keys_of_a_sampler RaisesInOneSample images_made_in_threads gener
 """
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("name", WITH_WORKERS.split())
 def test_results_equal_torchs_with_two_workers(files, name):
     theirs, ours = run_both(name, files, 2, epochs=1)

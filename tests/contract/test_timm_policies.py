@@ -97,6 +97,7 @@ def posterize_to_zero_bits(monkeypatch):
 # ---- pixels
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("config", [*RAND, *AUTO])
 def test_pixels_equal_timms_for_each_policy(config, implementation):
     """The kernels run on a batch, and Pillow on single images."""

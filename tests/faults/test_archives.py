@@ -26,7 +26,7 @@ from dali_compat.archives.tfrecord import masked_crc32c
 from dali_compat.runtime import saved
 
 KINDS = {".rec": "DALIRecordIO", ".tfrecord": "DALITFRecord", ".lmdb": "DALILMDB", ".tar": "DALIWebDataset"}
-COUNT = 300 if ALL else 100  # mutations of each kind
+COUNT = 300 if ALL else 45  # mutations of each kind
 MEMORY_LIMIT = 32 << 20  # bytes; the archives have about 10 KB
 NUMBERS = [
     0,

@@ -7,13 +7,11 @@ import pytest
 from faults import errors_and_states
 from faults.errors_and_states import PLACES, DataLoader, check_round, round_of, write_images
 
-ROUNDS = 7
-
 
 def rounds_of(route):
-    """Yield numbers of rounds: the route's places in turn, every other round with workers."""
+    """Yield numbers of rounds: one without an error, and one for each of the route's places. Every other has workers."""
     number = -1
-    for turn, place in zip(range(ROUNDS), itertools.cycle(["", *PLACES[route]]), strict=False):
+    for turn, place in enumerate(["", *PLACES[route]]):
         wanted = route, place, turn % 2 == 1
         number = next(number for number in itertools.count(number + 1) if _kind(number) == wanted)
         yield number

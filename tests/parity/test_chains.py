@@ -27,6 +27,7 @@ def files(tmp_path_factory):
     return chains.make_files(tmp_path_factory.mktemp("chains"))
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
 def test_a_random_chain_equals_torchvision(T, seed, device, files):

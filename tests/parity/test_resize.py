@@ -52,6 +52,7 @@ def _check(root, transform, device):
         raise AssertionError(f"{transform}: {error}") from None
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("interpolation", InterpolationMode)
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
 def test_resize_of_pil_images_equals_torchvision(T, interpolation, device, noise_root):

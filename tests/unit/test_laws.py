@@ -213,6 +213,7 @@ def one_version_each(rows):
     ]
 
 
+@pytest.mark.alike
 @of_rows(one_version_each(RANDOM))
 def test_images_have_torchvisions_distribution(entry, version):
     assert unlike(our_features(entry, version), torchvision_features(entry, version)) == []
