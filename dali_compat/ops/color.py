@@ -123,7 +123,7 @@ def gamma(images, arrays, *, like):
 def contrast(images, arrays, *, like):
     """Blend with the mean of the gray image, as ImageEnhance.Contrast does.
 
-    For images that framed() has padded, ``arrays["area"]`` has each image's number of pixels without padding.
+    For images that in_frames() has padded, ``arrays["area"]`` has each image's number of pixels without padding.
     """
     mean = _mean(_gray(images, like), like, arrays.get("area"))
     return by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
@@ -219,7 +219,7 @@ def invert(images, arrays, *, like):
     return 1 - images if images.is_floating_point() else ~images
 
 
-@kernel(image=lambda image, row: F2.permute_channels(image, ints(row["order"])))
+@kernel(takes_frames=True, image=lambda image, row: F2.permute_channels(image, ints(row["order"])))
 def permute_channels(images, arrays):
     rows = np.arange(len(images))[:, None]
     index = [to_device(a, images.device) for a in (rows, arrays["order"].astype(np.int64))]

@@ -15,7 +15,7 @@ import torch
 from ..plan import ImageSpec, Step
 from ..runtime.decorators import named
 from ..runtime.device import on_the_cpu
-from . import kernels
+from . import kernels, lists_on_gpu
 from .convert import conversion_table
 from .kernels import kernel_of
 from .pixels.lists import each, spare_batch, stack_if_uniform
@@ -32,10 +32,12 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
     steps, arrays = list(steps), list(arrays)
     while steps:
         count = count_leading(steps, images)
-        if count:
-            with on_the_cpu():
+        with on_the_cpu():
+            if count:
                 images = _run(steps[:count], images, arrays[:count])
-        else:
+            elif isinstance(images, list) and images[0].is_cuda:
+                count, images = lists_on_gpu.run_leading(steps, images, arrays)
+        if not count:
             images = kernels.run(steps[0], images, arrays[0])
         steps, arrays = steps[count or 1 :], arrays[count or 1 :]
     return images

@@ -21,7 +21,7 @@ from torchvision.transforms import functional as F1
 from ..plan import OPERATIONS, Operation, Step
 from ..runtime.device import on_the_cpu, to_device
 from .arguments import functions
-from .pixels.lists import assign, each, of_similar_size, put, stack_if_uniform
+from .pixels.lists import assign, each, stack_if_uniform
 from .pixels.values import in_parts, is_half, one_by_one
 
 Function = TypeVar("Function", bound=Callable)
@@ -104,10 +104,11 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
     Images whose ``arrays["flag"]`` is 0 are left unchanged.
     """
     with nullcontext() if step.operation.calls_user else on_the_cpu():
-        return _run(step, images, arrays)
+        return apply_step(step, images, arrays)
 
 
-def _run(step: Step, images, arrays):
+def apply_step(step: Step, images, arrays: dict[str, np.ndarray]):
+    """Implement run(), without making the CPU the default device."""
     arrays = dict(arrays)
     flag = arrays.pop("flag", None)
     if flag is None or flag.all():
@@ -129,8 +130,6 @@ def _all(step: Step, images, arrays):
     """Apply a step to all images. Images of the same size are processed together."""
     if isinstance(images, torch.Tensor):
         return kernel_of(step.op)(images, arrays, **step.kwargs)
-    if images[0].is_cuda and step.operation.takes_frames and step.kwargs["like"] == "pil":
-        return stack_if_uniform(framed(step, images, arrays))
     if step.operation.takes_lists:
         return kernel_of(step.op)(images, arrays, **step.kwargs)
     by_shape: dict[tuple, list[int]] = {}
@@ -141,23 +140,6 @@ def _all(step: Step, images, arrays):
         same = images[rows[0]][None] if len(rows) == 1 else stack_if_uniform([images[row] for row in rows])
         assign(changed, rows, kernel_of(step.op)(same, rows_of(arrays, rows), **step.kwargs))
     return stack_if_uniform(changed)
-
-
-def framed(step: Step, images: list[torch.Tensor], arrays) -> list[torch.Tensor]:
-    """Apply a step to images of different sizes in a few batches, padding each image with black on the right and below.
-
-    On a GPU, launching an operation for one image takes longer than running it.
-    """
-    changed: list = [None] * len(images)
-    for rows, height, width in of_similar_size(images):
-        some = [images[row] for row in rows]
-        frames = some[0].new_zeros(len(some), len(some[0]), height, width)
-        put(frames, some)
-        area = np.array([image[0].numel() for image in some])
-        made = kernel_of(step.op)(frames, rows_of(arrays, rows) | {"area": area}, **step.kwargs)
-        for row, image, frame in zip(rows, some, made, strict=True):
-            changed[row] = frame[:, : image.shape[1], : image.shape[2]].contiguous()
-    return changed
 
 
 def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:

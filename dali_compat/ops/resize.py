@@ -273,7 +273,7 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
 def resize_each(images, arrays, *, interpolation, like, antialias=True):
     """Resize a list of images (C, H, W), whose sizes may differ. Return a list."""
     sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}
-    if images[0].is_cuda and _as_pillow(images[0], sizes[0], interpolation, like):
+    if images[0].is_cuda and resizes_as_pillow(images[0], sizes[0], interpolation, like):
         return resample.resize_each(images, sizes, interpolation, like, antialias)
     if like == "pil" and not images[0].is_cuda:
         return each_by_pillow("resize", images, {"size": sizes}, **how)
@@ -326,7 +326,7 @@ def resize_mirror_normalize(images, arrays, *, interpolation, like, mean, std, f
 
 
 def _resize(images, size, *, interpolation, like, antialias):
-    if _as_pillow(images, size, interpolation, like):
+    if resizes_as_pillow(images, size, interpolation, like):
         return resample.resize(images, size, interpolation, like, antialias)
     if like == "pil":
         return transform.resize_nearest(images, size)
@@ -343,7 +343,7 @@ def height_first(images, size, like) -> bool:
     return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 
 
-def _as_pillow(images, size, interpolation, like) -> bool:
+def resizes_as_pillow(images, size, interpolation, like) -> bool:
     """Return True if resample.resize(), which rounds after each axis, replaces torchvision's resize.
 
     For uint8 on a GPU, PyTorch rounds only once. For an output of one pixel, PyTorch fails an assertion unless the

@@ -9,7 +9,10 @@ from faults.errors_and_states import PLACES, DataLoader, check_round, round_of, 
 
 
 def rounds_of(route):
-    """Yield numbers of rounds: one without an error, and one for each of the route's places. Every other has workers."""
+    """Yield numbers of rounds: one without an error, and one for each of the route's places.
+
+    Every other round has workers.
+    """
     number = -1
     for turn, place in enumerate(["", *PLACES[route]]):
         wanted = route, place, turn % 2 == 1

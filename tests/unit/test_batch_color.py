@@ -15,6 +15,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from dali_compat.ops import kernels as batch
+from dali_compat.ops import lists_on_gpu
 from dali_compat.ops.kernels import kernel_of
 from dali_compat.ops.pixels.lists import of_similar_size
 from dali_compat.ops.pixels.values import hsv_tables
@@ -416,7 +417,9 @@ def center_crops(root) -> np.ndarray:
     return np.stack([np.asarray(F1.center_crop(Image.open(file).convert("RGB"), 224)) for file in files])
 
 
-@pytest.mark.parametrize("op", sorted(name for name, one in OPERATIONS.items() if one.takes_frames))
+@pytest.mark.parametrize(
+    "op", sorted(name for name, one in OPERATIONS.items() if one.takes_frames and name != "permute_channels")
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_framed_images_of_different_sizes_equal_single_images(op, channels):
     rng, count = np.random.default_rng(8), 40
@@ -435,7 +438,7 @@ def test_framed_images_of_different_sizes_equal_single_images(op, channels):
         "photometric_distort": distort | {"order": np.full((count, 3), -1)},
     }.get(op, {"factor": jitter["contrast"]})
     one = step(op, ImageSpec(channels=channels), like="pil")
-    framed = batch.framed(one, images, arrays)
+    framed = lists_on_gpu.in_frames([one], images, [arrays])
     single = [
         batch.kernel_of(op)(image[None], batch.rows_of(arrays, [row]), like="pil")[0]
         for row, image in enumerate(images)

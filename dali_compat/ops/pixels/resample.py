@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -155,23 +156,52 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
-def resize_each(images: list[torch.Tensor], sizes: np.ndarray, interpolation: str, like="pil", antialias=True) -> list:
-    """Resize images (C, H, W) of several sizes to ``sizes`` (N, 2), as resize() does.
+class Windows(NamedTuple):
+    """Windows of N images. Parts of a window may lie outside of its image.
+
+    Attributes:
+        start: (N, 2), the upper left corner.
+        shape: (N, 2), the size.
+        flips: (N, 2) bool, whether the window is flipped vertically, and horizontally.
+        fill: (C,) float64, the color outside of the image; None for black.
+    """
+
+    start: np.ndarray
+    shape: np.ndarray
+    flips: np.ndarray
+    fill: np.ndarray | None = None
+
+
+def resize_each(
+    images: list[torch.Tensor],
+    sizes: np.ndarray,
+    interpolation: str,
+    like: str = "pil",
+    antialias: bool = True,
+    windows: Windows | None = None,
+) -> list[torch.Tensor]:
+    """Resize images (C, H, W) of several sizes, or windows of them, to ``sizes`` (N, 2), as resize() does.
 
     On a GPU the number of matrix products determines the time, so each product takes as many images as memory allows,
     padded to the largest one.
     """
     before = np.array([image.shape[-2:] for image in images])
-    vertical = vertical_first(before, sizes) & (like == "pil")
+    start, shape, flips, fill = windows or Windows(np.zeros_like(before), before, np.zeros(before.shape, bool))
+    vertical = vertical_first(shape, sizes) & (like == "pil")
     made: list = [None] * len(images)
     for rows in _groups(before, sizes, vertical, len(images[0])):
         x = _padded([images[row] for row in rows], *before[rows].max(0).tolist())
         for axis in (0, 1) if vertical[rows[0]] else (1, 0):
-            matrices = _matrices(before[rows, axis], sizes[rows, axis], (interpolation, like, antialias), x.device)
+            window = start[rows, axis], shape[rows, axis], flips[rows, axis]
+            how = interpolation, like, antialias
+            matrices, outside = _matrices(before[rows, axis], sizes[rows, axis], how, x.device, *window)
             if axis == 0:
                 x = (matrices @ x.flatten(2)).unflatten(2, x.shape[2:])
             else:
                 x = (x.flatten(1, 2) @ matrices.mT).unflatten(1, x.shape[1:3])
+            if fill is not None:  # fill * outside, with an axis for each of (N, H, C, W)
+                outside = outside[:, :, None, None] if axis == 0 else outside[:, None, None]
+                x.addcmul_(outside, to_device(fill, x.device)[:, None])
             x.add_(0.5).floor_().clamp_(0, 255)
         x = x.movedim(2, 1).to(torch.uint8, memory_format=torch.contiguous_format)
         for row, image in zip(rows, x, strict=True):
@@ -203,27 +233,37 @@ def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor
     return x
 
 
-def _matrices(sizes_in, sizes_out, how, device) -> torch.Tensor:
-    """Return the resize weights along one axis, one matrix per image, as (N, largest out, largest in)."""
-    found = [taps(*pair, *how) for pair in zip(sizes_in.tolist(), sizes_out.tolist(), strict=True)]
+def _matrices(sizes_in, sizes_out, how, device, start=0, shape=None, flips=False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the resize weights along one axis, one matrix per image, as (N, largest out, largest in), and the sums of
+    the weights of pixels outside of the image, as (N, largest out).
+
+    ``start``, ``shape`` and ``flips`` describe the resized window, by default the image.
+    """
+    shape = sizes_in if shape is None else shape
+    found = [taps(*pair, *how) for pair in zip(shape.tolist(), sizes_out.tolist(), strict=True)]
     most = max(weights.shape[1] for weights, _ in found)
-    shape = len(found), int(sizes_out.max()), most
-    weights, first = np.zeros(shape), np.zeros(shape[:2], np.int64)
+    size = len(found), int(sizes_out.max())
+    weights, first = np.zeros((*size, most)), np.zeros(size, np.int64)
     for i, (image_weights, begin) in enumerate(found):
         weights[i, : len(begin), : image_weights.shape[1]] = image_weights
         first[i, : len(begin)] = begin
-    values, begins = (to_device(a, device) for a in (weights, first))
-    columns = begins[:, :, None] + torch.arange(most, device=device)
+    # column of the image: base + direction * column of the window
+    direction = np.where(flips, -1, 1) * np.ones_like(sizes_in)
+    base = (start + (shape - 1) * (direction < 0))[:, None] + direction[:, None] * first
+    values, base, direction, end = (to_device(a, device) for a in (weights, base, direction, sizes_in))
+    columns = base[:, :, None] + direction[:, None, None] * torch.arange(most, device=device)
+    inside = values * ((columns >= 0) & (columns < end[:, None, None]))
     size_in = int(sizes_in.max())
-    matrices = torch.zeros(*shape[:2], size_in, dtype=torch.float64, device=device)
-    return matrices.scatter_add_(2, columns.clamp_(max=size_in - 1), values)  # weights outside of the image are 0
+    matrices = torch.zeros(*size, size_in, dtype=torch.float64, device=device)
+    return matrices.scatter_add_(2, columns.clamp_(0, size_in - 1), inside), (values - inside).sum(2)
 
 
 def _matrix(images, axis, size_out, how):
     """Return the resize weights along one axis as a matrix (in, out), and its blocks for banded()."""
     size_in = images.shape[axis]
     weights, first = taps(size_in, size_out, *how)
-    matrix = _matrices(np.array([size_in]), np.array([size_out]), how, images.device)[0]
+    matrices, _ = _matrices(np.array([size_in]), np.array([size_out]), how, images.device)
+    matrix = matrices[0]
     return matrix.T, band(first, first + weights.shape[1], size_in)
 
 

@@ -232,10 +232,13 @@ def _accumulated(start: np.ndarray, step, count: int) -> np.ndarray:
 def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
     """Return the fill color as a tensor (C, 1, 1) in the images' dtype; black if ``fill`` is None. For integer images,
     the color is truncated as in PIL."""
+    return to_device(torch.from_numpy(fill_color(images, fill)).to(images.dtype), images.device)[:, None, None]
+
+
+def fill_color(images: torch.Tensor, fill) -> np.ndarray:
+    """Return the values of fill_like(), (C,) float64."""
     fill = np.zeros(1) if fill is None else np.asarray(fill, np.float64).reshape(-1)
-    if not images.is_floating_point():
-        fill = np.clip(np.trunc(fill), 0, 255)
-    return to_device(torch.from_numpy(fill).to(images.dtype), images.device)[:, None, None]
+    return fill if images.is_floating_point() else np.clip(np.trunc(fill), 0, 255)
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
