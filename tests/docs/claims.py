@@ -352,14 +352,14 @@ claim(
 
 BOXES = "docs/detection-segmentation.md"
 for called, result in (("U-Net", "unet"), ("DeepLabV3, ResNet-50", "deeplab"), ("SSDlite", "ssdlite")):
-    for cores, name in ((16, f"joint_{result}_h200"), (4, f"joint_{result}_4_h200")):
-        training, found = rounds(name, "synthetic:0", "cpu_ms"), []
-        for case in (f"torch:{cores}", f"own:{cores}"):
-            spent = rounds(name, case, "cpu_ms")
-            beyond = statistics.median(spent[number] - training[number] for number in spent if number in training)
-            found.append((spread(within(name, case, "synthetic:0", "speed")), beyond))
-        form = "| {:.2f} ({:.2f} - {:.2f}) | {:.2f} ({:.2f} - {:.2f}) | {:.1f} | {:.1f} |"
-        claim(BOXES, f"| {called}, {cores} cores {form}", *found[0][0], *found[1][0], found[0][1], found[1][1])
+    name = f"joint_{result}_h200"
+    training, found = rounds(name, "synthetic:0", "cpu_ms"), []
+    for case in ("torch:16", "own:16"):
+        spent = rounds(name, case, "cpu_ms")
+        beyond = statistics.median(spent[number] - training[number] for number in spent if number in training)
+        found.append((spread(within(name, case, "synthetic:0", "speed")), beyond))
+    form = "| {:.2f} ({:.2f} - {:.2f}) | {:.2f} ({:.2f} - {:.2f}) | {:.1f} | {:.1f} |"
+    claim(BOXES, f"| {called} {form}", *found[0][0], *found[1][0], found[0][1], found[1][1])
 _RUN = read("joint_unet_h200")
 _EPOCH = int(_RUN["images"]["files"]) // int(_RUN["settings"]["batch_size"])
 claim(BOXES, "batches of {}, two or three rounds, epochs of {} batches", _RUN["settings"]["batch_size"], _EPOCH)
