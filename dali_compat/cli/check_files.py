@@ -11,11 +11,10 @@ import stat
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from multiprocessing.connection import Connection
 from typing import IO, Any, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
@@ -26,7 +25,6 @@ from ..data.header import DALI, read_header
 from ..data.sources import Record, Source, is_record, opened
 from ..remote.objects import Objects
 from ..runtime.children import end_with_parent
-from ..runtime.internals import processes_of
 
 _HEAD = 4096  # bytes that identify a file
 _FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # damaged files of these formats count as images
@@ -129,7 +127,7 @@ def _kind(head: bytes) -> str:
 
 
 _CHUNK = 8  # items; larger chunks are not measurably faster
-_AHEAD = 4  # pending chunks per process
+_AHEAD = 2  # pending chunks per process
 
 
 class Crash(NamedTuple):
@@ -140,74 +138,99 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
     """Yield (item, function(item)) for each item in order. If a process crashes on an item, yield (item, Crash)
     instead.
 
+    There are no threads and locks, because an interrupt could leave a lock locked, and then nothing ends.
+
     Args:
         function: takes an item and raises no errors. Items and results must be picklable.
         items: iterated lazily.
         processes: number of processes, 1 or more. They ignore SIGINT, and end when the generator ends.
     """
-    items, pending = iter(items), deque[tuple[list, Future]]()
-    pool = _pool(function, processes)
+    items, pending, workers = iter(items), deque[tuple[list, int]](), list[_Worker]()
+
+    def submit(number: int) -> None:
+        if chunk := list(islice(items, _CHUNK)):
+            workers[number].send(chunk)
+            pending.append((chunk, number))
+
     try:
-        while True:
-            while len(pending) < _AHEAD * processes and (chunk := list(islice(items, _CHUNK))):
-                try:
-                    future = pool.submit(_apply, chunk)
-                except BrokenProcessPool:
-                    _kill(pool)
-                    pool = _pool(function, processes)
-                    future = pool.submit(_apply, chunk)
-                pending.append((chunk, future))
-            if not pending:
-                return
-            chunk, future = pending.popleft()
-            found = _separately(function, chunk) if future.exception() else future.result()
+        for _ in range(processes):
+            workers.append(_Worker(function))
+        for turn in range(_AHEAD * processes):
+            submit(turn % processes)
+        while pending:
+            chunk, number = pending.popleft()
+            found = workers[number].results()
+            if found is None:
+                workers[number].end()
+                workers[number] = _Worker(function)
+                for other in [chunk for chunk, of in pending if of == number]:
+                    workers[number].send(other)
+                found = _separately(function, chunk)
+            submit(number)
             yield from zip(chunk, found, strict=True)
     finally:
-        _kill(pool)
+        for worker in workers:
+            worker.end()
 
 
 def _separately(function: Callable, chunk: list) -> list:
     """Return the results of a chunk from a new process. If this process crashes, use a new process for each item. The
     result of an item whose process crashes is a Crash."""
-    pool = _pool(function, 1)
+    worker = _Worker(function)
     try:
-        future = pool.submit(_apply, chunk)
-        (process,) = processes_of(pool)
-        if not future.exception():
-            return future.result()
+        worker.send(chunk)
+        found = worker.results()
     finally:
-        _kill(pool)
+        code = worker.end()
+    if found is not None:
+        return found
     if len(chunk) > 1:
         return [found for item in chunk for found in _separately(function, [item])]
-    code = process.exitcode or 0
     return [Crash(signal.Signals(-code).name if code < 0 else f"exit code {code}")]
 
 
-def _pool(function: Callable, processes: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _initialize, (function,))
+class _Worker:
+    """A process that applies a function to the items of chunks, in the order in which they are sent."""
+
+    def __init__(self, function: Callable):
+        context = multiprocessing.get_context("fork")
+        requests, self._requests = context.Pipe(duplex=False)
+        self._answers, answers = context.Pipe(duplex=False)
+        self._process = context.Process(target=_serve, args=(function, requests, answers), daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process ignores it
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        requests.close()
+        answers.close()  # so that results() sees the end of the process
+
+    def send(self, chunk: list) -> None:
+        with suppress(OSError):  # the process has ended; results() says so
+            self._requests.send(chunk)
+
+    def results(self) -> list | None:
+        """Wait for the results of the oldest chunk. Return None if the process has ended."""
+        try:
+            found: list = self._answers.recv()
+        except (EOFError, OSError):
+            return None
+        return found
+
+    def end(self) -> int:
+        """End the process and return its exit code. Killing it is safe, because it writes no files."""
+        if self._process.is_alive():
+            self._requests.close()
+            self._process.kill()
+        self._process.join()
+        return self._process.exitcode or 0
 
 
-def _kill(pool: ProcessPoolExecutor) -> None:
-    """Kill the processes of a pool. This is safe, because they write no files."""
-    for process in processes_of(pool):
-        process.kill()
-    pool.shutdown(cancel_futures=True)  # the pool's thread collects all exit codes before it ends
-
-
-# ---- in the worker processes
-
-_function: Callable
-
-
-def _initialize(function: Callable) -> None:
-    global _function
-    _function = function
+def _serve(function: Callable, requests: Connection, answers: Connection) -> None:
     end_with_parent()
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # errors are reported separately
-
-
-def _apply(chunk: list) -> list:
-    return [_function(item) for item in chunk]
+    while True:
+        answers.send([function(item) for item in requests.recv()])
 
 
 _AT_ONCE = 64  # objects that are fetched together

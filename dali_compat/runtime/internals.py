@@ -14,9 +14,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
-from multiprocessing.process import BaseProcess
 from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import Any
@@ -65,11 +63,6 @@ def trainer_is_at_last_batch(loader: Any) -> bool:
     fit: Any = None if frame is None else getattr(frame.f_locals.get("self"), "fit_loop", None)
     loaders = getattr(getattr(fit, "_combined_loader", None), "flattened", ())
     return any(one is loader for one in loaders) and bool(fit.epoch_loop.batch_progress.is_last_batch)
-
-
-def processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
-    """Return a pool's processes, to kill them and read their exit codes."""
-    return list((pool._processes or {}).values())
 
 
 def module_runner() -> Callable[..., Any]:

@@ -1,13 +1,11 @@
 """Private names that the package uses, tested one by one with the installed versions."""
 
 import ast
-import concurrent.futures
 import ctypes
 import importlib
 import inspect
 import io
 import multiprocessing.spawn
-import os
 import subprocess
 import sys
 import threading
@@ -123,12 +121,6 @@ def test_callers_start_at_the_caller_of_the_calling_function():
         return next(internals.callers()).f_code.co_name
 
     assert here() == "test_callers_start_at_the_caller_of_the_calling_function"
-
-
-def test_processes_of_a_pool_are_its_workers():
-    with concurrent.futures.ProcessPoolExecutor(1) as pool:
-        number = pool.submit(os.getpid).result()
-        assert [process.pid for process in internals.processes_of(pool)] == [number]
 
 
 @pytest.mark.parametrize("is_module", [True, False])
