@@ -18,9 +18,10 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable
-from functools import partial
-from types import FunctionType
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -59,14 +60,41 @@ _installed = False
 def install() -> None:
     """Replace the functions, once per process. Decoders of torchcodec are replaced if it has been imported."""
     global _installed
-    _patch_decoders()
+    for function, replacement in _decoders():
+        _replace_code(function, replacement)
     extend_default_collate()  # also in a forked worker, which inherits _installed but needs another entry
     if _installed:
         return
     _installed = True
+    for function, replacement in _functions():
+        _replace_code(function, replacement)
     _patch_pillow()
-    _patch_functional()
     _patch_v2()
+
+
+def prepare() -> None:
+    """Do the part of install() that changes nothing, in a process whose forked children will call install()."""
+    Image.preinit()
+    with suppress(Exception):  # a function that another package has replaced; install() raises the same error
+        for function, _ in (*_decoders(), *_functions()):
+            _calling_code(function)
+
+
+def _functions() -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Yield the other functions whose code is replaced, and their replacements."""
+    yield Image.blend, _blend
+    for name in OUTCOMES:
+        module, _, function = name.partition(".")
+        if module == "ImageOps":
+            yield getattr(ImageOps, function), partial(_imageops, name)
+        elif name not in _TO_TENSOR and hasattr(functional, name):
+            yield getattr(functional, name), partial(_v1, name)
+    for name in _TO_TENSOR:
+        yield getattr(functional, name), partial(_to_tensor, name)
+    yield _functional_pil.pad, _pad
+    yield autoaugment._apply_op, _augment_v1
+    yield _utils._get_kernel, _get_kernel
+    yield _auto_augment._AutoAugmentBase._apply_image_or_video_transform, _augment_v2
 
 
 # ---- Pillow
@@ -86,11 +114,6 @@ def _patch_pillow() -> None:
     for name in images._ENHANCERS:
         enhancer = getattr(ImageEnhance, name)
         enhancer.__init__ = images._enhancer(name, enhancer.__init__)
-    _replace_code(Image.blend, _blend)
-    for name in OUTCOMES:
-        module, _, function = name.partition(".")
-        if module == "ImageOps":
-            _replace_code(getattr(ImageOps, function), partial(_imageops, name))
 
 
 def _get_im_attribute(image: Any) -> Any:
@@ -136,17 +159,6 @@ def _may_defer(image: Any) -> bool:
 # ---- torchvision.transforms.functional
 
 _TO_TENSOR = "to_tensor", "pil_to_tensor"
-
-
-def _patch_functional() -> None:
-    for name in _TO_TENSOR:
-        _replace_code(getattr(functional, name), partial(_to_tensor, name))
-    for name in OUTCOMES:
-        function = getattr(functional, name, None)
-        if function is not None and name not in _TO_TENSOR:
-            _replace_code(function, partial(_v1, name))
-    _replace_code(_functional_pil.pad, _pad)
-    _replace_code(autoaugment._apply_op, _augment_v1)
 
 
 def _to_tensor(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
@@ -281,8 +293,6 @@ def _patch_v2() -> None:
             continue
         if Image.Image in registry and TRAITS[name].on_pil_images:
             registry[Image.Image] = _kernel_of_pil_images(name, registry[Image.Image])
-    _replace_code(_utils._get_kernel, _get_kernel)
-    _replace_code(_auto_augment._AutoAugmentBase._apply_image_or_video_transform, _augment_v2)
     method = "transform" if hasattr(v2.Transform, "transform") else "_transform"
     get_fills: list[tuple[Any, str, Any]] = [(module, "_get_fill", _get_fill) for module in (_geometry, _auto_augment)]
     for owner, name, replacement in (*get_fills, (v2.ToDtype, method, _to_dtype_transform)):
@@ -376,12 +386,13 @@ def _wrap(original: Any) -> Any:
 # ---- decoders
 
 
-def _patch_decoders() -> None:
+def _decoders() -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Yield the decoders of imported modules that have not been replaced yet, and their replacements."""
     for module, functions in DECODERS.items():
         names = vars(sys.modules.get(module, object))
         for name, types in functions.items():
             if name in names and f"_dali_compat_{name}" not in names:
-                _replace_code(names[name], partial(deferred_tensor, types))
+                yield names[name], partial(deferred_tensor, types)
 
 
 # ---- functions
@@ -403,9 +414,18 @@ def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
         function.__qualname__,
         function.__doc__,
     )
+    replacement = partial(_without_defaults, replacement, function.__defaults__ or ())
+    function.__globals__[f"_dali_compat_{function.__name__}"] = original, replacement
+    function.__code__ = _calling_code(function)
+    vars(function).update(__wrapped__=original, __original_fn=original, __script_if_tracing_wrapper=True)
+
+
+@cache
+def _calling_code(function: Any) -> CodeType:
+    """Return the new code of a function. Forked processes share the compiled code."""
     parameters, arguments = [], []
     star = False
-    for p in inspect.signature(original).parameters.values():
+    for p in inspect.signature(function).parameters.values():
         if p.kind is p.VAR_POSITIONAL:
             parameters.append(f"*{p.name}")
             arguments.append(f"*{p.name}")
@@ -420,7 +440,6 @@ def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
             star = True
         parameters.append(p.name)
         arguments.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name)
-    replacement = partial(_without_defaults, replacement, function.__defaults__ or ())
     name, call = function.__name__, ", ".join(arguments)
     names: dict[str, Any] = {}
     source = (
@@ -429,9 +448,8 @@ def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
         f"    return _dali_compat_{name}[0]({call}) if _dali_compat_result is None else _dali_compat_result"
     )
     exec(compile(source, f"{__file__}:{name}", "exec"), names)  # a file name that user_line() skips
-    function.__globals__[f"_dali_compat_{name}"] = original, replacement
-    function.__code__ = names[name].__code__
-    vars(function).update(__wrapped__=original, __original_fn=original, __script_if_tracing_wrapper=True)
+    code: CodeType = names[name].__code__
+    return code
 
 
 def _without_defaults(

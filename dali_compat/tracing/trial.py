@@ -24,6 +24,7 @@ from ..data.hugging_face import is_from_hugging_face
 from ..errors import Unsupported, UnsupportedImages
 from ..inspection.replaced import refuse_replaced_pillow
 from ..randoms import generator_states, seed_generators
+from . import patches
 from .child import TrialFailed, described, run_in_child
 from .columns import has_plan, pack_batch
 from .nodes import SWITCHES, Reasons, tracing
@@ -136,6 +137,7 @@ def _try(loader: Any) -> TrialResult:
     if line := compares_classes(loader.dataset, loader.collate_fn):
         return TrialResult(f"compares the class of a tensor ({line})")
     table = table_of(loader.dataset)
+    patches.prepare()
     try:
         traced, result = run_in_child(lambda: _run(loader, table))
         if result.reason:

@@ -3,6 +3,7 @@
 import importlib
 from operator import attrgetter
 
+import programs
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFile, ImageOps
@@ -149,3 +150,21 @@ def test_names_in_this_file_equal_those_of_the_package():
     assert {*METHODS} == {*_METHODS, "load"}
     assert {*ENHANCERS} == _ENHANCERS.keys()
     assert {*DECODED} == DECODERS["torchvision.io.image"].keys()
+
+
+def test_prepare_changes_no_function_and_leaves_nothing_to_compile():
+    code = """
+import torchvision
+from dali_compat.tracing import patches
+functions = [function for function, _ in (*patches._decoders(), *patches._functions())]
+before = [(function.__code__, dict(vars(function))) for function in functions]
+patches.prepare()
+assert before == [(function.__code__, dict(vars(function))) for function in functions]
+assert patches._calling_code.cache_info().misses == len(functions) > 40
+patches.install()
+assert patches._calling_code.cache_info().misses == len(functions)
+assert all(function.__code__ is not code for function, (code, _) in zip(functions, before))
+print("end")
+"""
+    done = programs.run(code, seconds=60)
+    assert done.stdout.strip() == "end", done.stderr
