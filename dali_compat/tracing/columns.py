@@ -23,7 +23,16 @@ from ..runtime.device import mapped
 from .cells import Cell, Join
 from .nodes import Node
 from .operations import PixelFormat
-from .plans import Key, TailStep, format_after, merge_tails, size_after, split_steps, steps_without_flag
+from .plans import (
+    Key,
+    TailStep,
+    format_after,
+    merge_tails,
+    share_windows,
+    size_after,
+    split_steps,
+    steps_without_flag,
+)
 from .sources import MemorySource
 from .tensors import REAL_CLASS, TracedTensor, contiguous
 
@@ -228,6 +237,7 @@ def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None
         by_head.setdefault((tuple(keys), type(source) is MemorySource), []).append((rows, numbers, source))
     for (head_keys, in_memory), group in by_head.items():
         batch.jobs.append(_job_group(head_keys, in_memory, group))
+    share_windows(by_tail)
     for (pixel_format, _), of_tail in by_tail.items():
         tail_rows, tails, sizes = zip(*of_tail, strict=True)
         key, tail_numbers = merge_tails(tails, sizes)

@@ -19,6 +19,10 @@ from contract.test_odd_datasets import assert_equals_torch, dataset_of
 from contract.test_own_datasets import assert_same, real
 from dali_compat.engine.dali import pipeline
 from dali_compat.tracing import trial
+from dali_compat.tracing.columns import pack_batch
+from dali_compat.tracing.nodes import tracing
+from dali_compat.tracing.sources import FileTable
+from dali_compat.tracing.worker import begin_tracing
 
 TENSOR = T.ToTensor()
 
@@ -261,3 +265,41 @@ def test_an_unexplained_error_of_dalis_is_raised(folder, monkeypatch):
     monkeypatch.setattr(pipeline, "undecodable", lambda *args: [])
     with pytest.raises(pipeline.PipelineError, match="no reason"):
         list(loader)
+
+
+PADDED = [
+    {"padding": [3, 1, 4, 2], "fill": (1, 2, 3)},
+    {"padding": [3, 1, 4, 2], "padding_mode": "reflect"},
+]
+
+
+def _in_some_window(self, i):
+    """Return an image with a window inside of it, without a window, or padded in two ways."""
+    image = F.adjust_brightness(own.read_rgb(self.paths[i]), 1 + i % 3 / 2)
+    if i % 4 == 0:
+        image = F.crop(image, 1, 2, image.height - 5, image.width - 9)
+    elif i % 4 < 3:
+        image = F.pad(image, **PADDED[i % 4 - 1])
+    if i % 5 == 0:
+        image = F.hflip(image)
+    return F.normalize(F.to_tensor(F.resize(image, (20, 24))), (0.5,) * 3, (0.25,) * 3), i
+
+
+def test_images_after_colors_share_windows_and_equal_torch(folder):
+    """A window inside of the image, or none, joins the images that are padded. One group is left for each padding."""
+    dataset = dataset_of(folder, _in_some_window)
+    assert_same(list(ours(dataset, 12, device="cpu", exact=True)), list(stock(dataset, 12)))
+    assert_same(list(ours(dataset, 12, device="cpu")), list(stock(dataset, 12)), limit=0.02)
+    begin_tracing(FileTable(len(dataset)))
+    with tracing(True, True):
+        batch = pack_batch([dataset[i] for i in range(12)])
+    assert sorted(len(group.rows) for group in batch.tails) == [3, 9]
+
+
+def test_images_after_colors_without_padding_share_windows(folder):
+    dataset = dataset_of(folder, _in_some_window)
+    begin_tracing(FileTable(len(dataset)))
+    with tracing(True, True):
+        batch = pack_batch([dataset[i] for i in (0, 3, 4, 7, 11)])
+    (group,) = batch.tails
+    assert [kind.op for kind, _ in group.tail][:3] == ["color_jitter", "crop", "flip"]
