@@ -103,7 +103,7 @@ HELPS = [
     Case("custom", "training ResNet-50", "H200, 16 cores", OWN | {"train": "resnet50"}, "own", "torchstream"),
     Case(
         "custom",
-        "loading without workers",
+        "loading, dali_compat without workers",
         "H200, 16 cores",
         OWN | {"seen": False, "case": ("own:0", "torch:16")},
         "own",
@@ -279,7 +279,7 @@ def configs() -> str:
     gpus = {row["gpu"] for row in measured.rows(**CONFIGS)}
     header = ["config", "batch", "synthetic data", "dali_compat (waits)", "torchvision (waits)", "times"]
     said = (
-        f"NVIDIA {reaches(gpus, '')}, {CONFIGS['cores']} cores, runs of a config: {reaches(counts, 'd')}.\n\n"
+        f"NVIDIA {reaches(gpus, '')}, {CONFIGS['cores']} cores, runs of each config: {reaches(counts, 'd')}.\n\n"
         if table
         else ""
     )
@@ -295,7 +295,7 @@ def dogs_cats() -> str:
             accuracies = ", ".join(f"{accuracy:.1%}" for accuracy in of.accuracies)
             table.append([name, f"{of.first:.2f}", f"{of.later:.2f}", f"{of.rate:,.0f}", accuracies])
         epochs, words = len(found["rounds"][0]["seconds"]), " ".join(found["settings"]["options"][1:])
-        said = f"{machine(found)}, after {epochs} epochs of about {of_an_epoch(found)} photos (`{words}`):\n\n"
+        said = f"{machine(found)}, {epochs} epochs of about {of_an_epoch(found)} photos (`{words}`):\n\n"
         tables.append(
             said + markdown(["", "first epoch, s", "later epochs, s", "images/s", "accuracy of each seed"], table)
         )
@@ -314,7 +314,7 @@ def exact_loading() -> str:
             rounds = reaches(map(len, files.values()), "d")
             table.append([str(count), rounds, *cells, spread(sum(times.values(), []), ".0f")])
             gpus |= {row["gpu"] for row in measured.rows(**where)}
-    said = f"NVIDIA {reaches(gpus, '')}.\n\n" if table else ""
+    said = f"The GPU is an NVIDIA {reaches(gpus, '')}.\n\n" if table else ""
     return said + markdown(["CPU cores", "rounds", *EXACT.values(), "times torchvision"], table)
 
 
@@ -449,8 +449,8 @@ def peers(found: dict | None = None) -> str:
     command = re.sub(r"--data \S+", "--data PHOTOS", re.sub(r" --json \S+", "", of["command"]))
     said = (
         f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}. The {images['files']:,} files have "
-        f"{images['bytes'] / 1e6:,.0f} MB in total. Batches of {found['settings']['batch_size']}. Medians (ranges) of "
-        f"{reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
+        f"{images['bytes'] / 1e6:,.0f} MB in total, and are loaded in batches of {found['settings']['batch_size']}. "
+        f"Values are medians (ranges) of {reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
     )
     missing = [f"{PEERS[name]} was not measured: {reason}.\n" for name, reason in found["not_measured"].items()]
     return said + markdown(header, table, 2) + "".join(f"\n{line}" for line in missing)

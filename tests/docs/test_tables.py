@@ -42,7 +42,7 @@ def test_tables_without_results_are_marked_as_not_measured(results):
 def test_configs_table_has_speeds_and_epoch_times(results):
     results("one", of_a_config())
     assert tables.configs().splitlines() == [
-        "NVIDIA H200, 16 cores, runs of a config: 1.",
+        "NVIDIA H200, 16 cores, runs of each config: 1.",
         "",
         "| config | batch | synthetic data | dali_compat (waits) | torchvision (waits) | times | minutes per epoch |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -54,7 +54,7 @@ def test_configs_table_has_the_range_of_all_runs(results):
     results("one", of_a_config())
     results("other", of_a_config(speed=1000.0))
     results("rec", of_a_config("rec"))
-    assert tables.configs().splitlines()[0] == "NVIDIA H200, 16 cores, runs of a config: 1 to 2."
+    assert tables.configs().splitlines()[0] == "NVIDIA H200, 16 cores, runs of each config: 1 to 2."
     assert tables.configs().splitlines()[4:] == [
         "| GhostNet | 128 | 1,000 to 2,000 | 750 to 1,500 (25%) | 150 to 300 (25%) | 5.0 | "
         "14.2 to 28.5 / 71.2 to 142.4 |",
@@ -84,7 +84,8 @@ def test_peers_table_has_speeds_conversions_and_reasons():
         "not_measured": {"ffcv": "it does not build"},
     }
     assert tables.peers(made).splitlines() == [
-        "CPU, 2 cores, 2026-11-28, torch 2.14. The 2,052 files have 213 MB in total. Batches of 64. Medians (ranges) "
+        "CPU, 2 cores, 2026-11-28, torch 2.14. The 2,052 files have 213 MB in total, and are loaded in "
+        "batches of 64. Values are medians (ranges) "
         "of 1 to 2 rounds of `python peers.py --data PHOTOS`.",
         "",
         "| loader | version | images/s | times torchvision | converted, MB | conversion, s |",
@@ -134,7 +135,7 @@ def pets(results):
 
 def test_dogs_cats_table_has_times_speed_and_accuracy(pets):
     said = tables.dogs_cats().splitlines()
-    assert said[0] == "NVIDIA H200, 4 cores, after 3 epochs of about 3,100 photos (`--workers 4`):"
+    assert said[0] == "NVIDIA H200, 4 cores, 3 epochs of about 3,100 photos (`--workers 4`):"
     assert said[4:] == [
         "| dali_compat | 9.00 | 1.50 | 3,050 | 87.5%, 87.5% |",
         "| torchvision | 9.50 | 8.00 | 800 | 86.4% |",
@@ -147,7 +148,7 @@ def test_exact_tables_have_loading_by_cores_and_training(results):
     rounds = [{"case": case, "round": n, "images_per_s": v} for case, vs in speeds.items() for n, v in enumerate(vs)]
     facts = {"gpu": "NVIDIA H200, 580\nNVIDIA H200, 580", "cores": 4}
     results("loading", {"benchmark": "imagefolder", "settings": {"recipe": "train"}, "facts": facts, "rounds": rounds})
-    assert tables.exact_loading().splitlines()[0] == "NVIDIA H200."
+    assert tables.exact_loading().splitlines()[0] == "The GPU is an NVIDIA H200."
     assert tables.exact_loading().splitlines()[4:] == ["| 4 | 2 | 450 | 9,000 | - | 11,500 | 25 (20 - 30) |"]
     for kind, case, share in (
         ("eager", "ours_exact", 0.93),

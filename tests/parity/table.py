@@ -122,7 +122,8 @@ def _account(result) -> str:
         if "measured" in row
     ]
     return (
-        f"{images['images']} photos of {images['mean_bytes'] // 1000} KB, {versions}, {facts['date']}{''.join(later)}"
+        f"{images['images']} photos of {images['mean_bytes'] // 1000} KB on average, {versions}, {facts['date']}"
+        f"{''.join(later)}"
     )
 
 
