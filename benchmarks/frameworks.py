@@ -3,7 +3,7 @@ does next() take?
 
 Method. Each example runs as users start it, in a separate process, one after another; --rounds repeats all. From its
 output the lines of loader.stats() are read: images/s of training and the share, for each epoch. For Hugging Face it is
-the line of install(report=True), for all epochs together, and for Ray the line of the first worker's last epoch. The
+the line of install(verbose=True), for all epochs together, and for Ray the line of the first worker's last epoch. The
 training photos are those of --data in a folder in memory, --replicate times; the validation photos are --data, once.
 
 With --processes 2 torchrun starts Accelerate's example, and Ray has two workers; the others use one GPU. The processes

@@ -173,11 +173,7 @@ def small_work(kind: str) -> list[float]:
 
 
 def commit_of(name: str) -> str:
-    """Return the measured commit, from the notes in results/README.md or from the file."""
-    notes = (HERE / "results" / "README.md").read_text()
-    for names, code in re.findall(r"^\| ([\w, ]+) \| ([0-9a-f]{7,8}) \| .*\|$", notes, re.MULTILINE):
-        if name in names.split(", "):
-            return code
+    """Return the measured commit."""
     return measured.facts(measured.read(name)).get("commit") or "-"
 
 
