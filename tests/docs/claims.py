@@ -118,15 +118,6 @@ def on_a_gpu(name: str) -> bool:
     return bool(gpu_of(read(name))) or name.endswith("h200")
 
 
-_VERSIONS = {gpu: {torchvision_of(n) for n in (*FIRST_SCREEN, *PIXELS) if on_a_gpu(n) is gpu} for gpu in (True, False)}
-claim(
-    README,
-    "Only H100 and H200 GPUs were measured, with torchvision {} and DALI {}. CPUs were measured with torchvision {}.",
-    ".".join(map(str, min(_VERSIONS[True]))),
-    ".".join(facts(read("training_h200"))["dali"].split(".")[:2]),
-    ".".join(map(str, min(_VERSIONS[False]))),
-)
-
 # ---- README: other loaders on a CPU
 
 for words, cases in {
