@@ -205,7 +205,8 @@ def resolve_device(device, start: bool) -> torch.device:
     except (RuntimeError, TypeError):  # its text lists two dozen other devices
         raise ValueError(f"device must be 'cpu', 'cuda', or one GPU such as 'cuda:1', got {device!r}") from None
     if device.type == "cuda" and start and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise RuntimeError(f"device={str(device)!r} does not exist ({count} GPUs); pass device='cpu' or another GPU")
+        what = f"device={str(device)!r} does not exist (number of GPUs: {count})"
+        raise RuntimeError(f"{what}; pass device='cpu' or another GPU")
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device
