@@ -340,7 +340,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
 
 def _signature() -> inspect.Signature:
-    """Return the parameters of the installed torch's DataLoader, followed by those of this class."""
+    """Return a signature with the parameters of the installed torch's DataLoader, followed by those of this class."""
     extra = [p for p in inspect.signature(DataLoader._store_arguments).parameters.values() if p.kind is p.KEYWORD_ONLY]
     torch_arguments = inspect.signature(data.DataLoader.__init__)
     return torch_arguments.replace(parameters=[*torch_arguments.parameters.values(), *extra])

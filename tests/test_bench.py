@@ -47,7 +47,7 @@ def test_bench_prints_what_was_measured(image_root, capsys, monkeypatch):
     monkeypatch.setattr(timing.SampledFiles, "read", lambda self, threads: 0.03)  # 12 files, 3 batches
     assert _bench(image_root, "--transform", SMALL) == 0
     output = capsys.readouterr().out
-    assert LIMIT.findall(output) == [("host", "the calling thread's Python is at work for 90% of the time")]
+    assert LIMIT.findall(output) == [("host", "the calling thread's Python is busy for 90% of the time")]
     assert "What to change:\n  larger batches (now 4)" in output and re.search(r"^loading +40$", output, re.M)
 
 
@@ -106,9 +106,9 @@ def test_bench_names_the_transform_that_python_calls_as_the_limit(image_root, tm
     found, output = limit_of(waited=0.08)  # for functions that wait, or for processes that call them
     assert found == limits.PYTHON and "Python: functions called sample by sample take 90% of the time" in output
     assert "  a transform that DALI supports, or a registered translation: " in output and "Busy" in output
-    assert "  num_workers=2 (now 0): one process per core runs it\n" in output
+    assert "  num_workers=2 (now 0): one worker process per core\n" in output
     found, output = limit_of(waited=0.01, others=0.16)
-    assert found == limits.BUSY_MACHINE and "busy machine: other programs have 80% of the 2 cores\n" in output
+    assert found == limits.BUSY_MACHINE and "busy machine: other programs use 80% of the 2 cores\n" in output
     words = "--transform", SMALL
     assert limit_of(waited=0.08)[0] == limits.DECODER
 

@@ -58,7 +58,7 @@ DAMAGED = {
     "head.jpg": (JPEG[:3] + bytes(100), "UnidentifiedImageError", "header is damaged"),
     "empty.jpg": (b"", "UnidentifiedImageError", "an empty file"),
     "page.jpeg": (b"\n<!DOCTYPE html><html>404", "UnidentifiedImageError", "an HTML page"),
-    "zeros.png": (bytes(5000), "UnidentifiedImageError", "zero bytes only"),
+    "zeros.png": (bytes(5000), "UnidentifiedImageError", "only zero bytes"),
     "words.ppm": (b"nothing to see\n", "UnidentifiedImageError", "text"),
     "noise.webp": (bytes(range(255, 0, -1)), "UnidentifiedImageError", "unknown data"),
 }
@@ -198,7 +198,7 @@ def test_check_of_a_folder_without_images_exits_with_1(tmp_path, capsys):
     assert code == 1 and report["counts"]["files"] == 0 and report["dali_share"] is None
     assert report["sizes"] == {"height": None, "width": None, "bytes": None} and report["formats"] == []
     code, text = text_report(capsys, tmp_path)
-    assert code == 1 and text.splitlines()[-1] == f"There is no image in {tmp_path}; exit code 1"
+    assert code == 1 and text.splitlines()[-1] == f"There are no images in {tmp_path}; exit code 1"
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
@@ -451,7 +451,7 @@ def test_text_report_lists_sizes_formats_and_problems(good_folder, capsys):
     )
     assert "Not listed by ImageFolder, because of their extension (1):" in lines
     assert f"  {good_folder}/a/notes.txt  text" in lines
-    assert lines[lines.index("Folders (1):") + 1] == f"  {good_folder}/empty  no image in it"
+    assert lines[lines.index("Folders (1):") + 1] == f"  {good_folder}/empty  contains no images"
     assert f"  {good_folder}/b/deep.png  PNG I;16" in lines
     assert "DALI decodes 5 of 7 images (71.4%)." in lines
     assert 'on_error="replace"' in text and 'on_error="skip"' in text

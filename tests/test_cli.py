@@ -311,7 +311,7 @@ def test_wrong_arguments_give_exit_code_2(argv):
         ("bench labels.csv --transform trian", "is not defined; it takes train, eval, module:name"),
         ("run --chache 1 train.py", "unknown option --chache; did you mean --cache?"),
         ("run --chache=1 train.py", "unknown option --chache; did you mean --cache?"),
-        ("run", "name a script, or -m and a module"),
+        ("run", "pass a script, or -m and a module"),
         ("doctor --jsn", "unknown option --jsn"),
     ],
 )

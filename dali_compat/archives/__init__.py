@@ -61,8 +61,8 @@ def expand(path: PathLike | Sequence[PathLike]) -> list[str]:
 
 
 def braces(name: str) -> list[str]:
-    """Return the names that a shell expands braces to. For example, ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and
-    so on.
+    """Expand the braces in a name as a shell does. For example, ``a{1,2}{08..10}`` gives a108, a109, a110, a208 and so
+    on.
 
     Unbalanced braces are taken literally.
     """

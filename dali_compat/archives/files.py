@@ -66,7 +66,7 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return the ``numbers`` of files that were written to. Their views may mix old and new bytes.
+        """Return the ``numbers`` whose files were written to since indexing. Their views may mix old and new bytes.
 
         Missing files that are not open are included. A replaced or deleted file keeps its old bytes while it is open.
         """

@@ -99,7 +99,7 @@ def _save_or_warn(root: str, save: Callable[[], object]) -> None:
     try:
         save()
     except OSError as error:
-        what = f"the list of {root} cannot be saved ({error}), so each start lists the folder again"
+        what = f"the list of {root} cannot be saved ({error}); the folder will be listed again at each start"
         warnings.warn(what, stacklevel=stack_level())
 
 

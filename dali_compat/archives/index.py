@@ -219,7 +219,7 @@ def _build(entries: list[Entry], scan) -> None:
     if not all(is_saved):
         path, folder = entries[is_saved.index(False)].path, saved.cache_folder()
         what = f"cannot save the index of {path} next to the archive or in {folder}"
-        warnings.warn(f"{what}; each start builds the index again", stacklevel=stack_level())
+        warnings.warn(f"{what}; the index will be rebuilt at each start", stacklevel=stack_level())
 
 
 class Entry:

@@ -116,7 +116,7 @@ class DALILMDB(Archive):
             what = f"{len(keys)} keys for {len(self._table)} images"
             raise ValueError(
                 f"the cached index of {self.root} is damaged: it has {what}; remove .*.dali_compat-index.npz next to "
-                "the archive or, if there is no such file, the folder ~/.cache/dali_compat/index"
+                "the archive or, if there is no such file, dali_compat/index in $XDG_CACHE_HOME (by default ~/.cache)"
             )
         targets = self._by_pattern(keys) if self._labels is None else _by_labels(self._labels, keys)
         self._table.targets[:] = targets
@@ -127,12 +127,13 @@ class DALILMDB(Archive):
             match = re.search(self.label_pattern or "", key)
             label = None if match is None else match[1] if match.re.groups else match[0]
             if label is None:
-                raise ValueError(f"label_pattern {self.label_pattern!r} finds nothing in the key {key!r}")
+                raise ValueError(f"label_pattern {self.label_pattern!r} finds no target in the key {key!r}")
             found.append(label)
         if all(name.isdecimal() for name in found):
             numbers = [int(name) for name in found]
             if not is_target(max(numbers)):
-                raise ValueError(f"label_pattern {self.label_pattern!r} finds {max(numbers)}, too large for a class")
+                what = f"finds the class number {max(numbers)}, which does not fit into int64"
+                raise ValueError(f"label_pattern {self.label_pattern!r} {what}")
             return numbers
         self.classes = sorted(set(found))
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
@@ -148,13 +149,13 @@ def _by_labels(labels: int | Mapping[str, int] | Sequence[int], keys: list[str])
     if isinstance(labels, Mapping):
         missing = [key for key in keys if key not in labels]
         if missing:
-            raise ValueError(f"labels has no target for {len(missing)} keys, the first of them {missing[0]!r}")
+            raise ValueError(f"labels has no target for {len(missing)} of {len(keys)} keys, such as {missing[0]!r}")
         labels = [labels[key] for key in keys]
     elif len(labels) != len(keys):
         raise ValueError(f"labels has {len(labels)} targets, but there are {len(keys)} images")
     targets = np.asarray(labels)
     if targets.dtype.kind not in "iu":
-        raise ValueError(f"labels are {targets.dtype}, not integers")
+        raise ValueError(f"labels must be integers, got {targets.dtype}")
     if targets.ndim > 1 or not is_target(int(targets.max())):
         raise ValueError(f"labels must be class numbers, got {targets[-1] if targets.ndim > 1 else targets.max()}")
     return targets
@@ -241,7 +242,7 @@ class Database:
             else:
                 todo += [self._child(begin, node) for node in reversed(nodes)]
         if found != self.entries:
-            raise corrupt(self._path, "its pages", f"they hold {found} keys, but the database declares {self.entries}")
+            raise corrupt(self._path, "meta page", f"it declares {self.entries} keys, but the database has {found}")
 
     def _meta(self, at: int) -> tuple[int, int, int, int]:
         """Return (transaction, entries, root, page size in bytes) of a meta page."""
@@ -251,7 +252,7 @@ class Database:
             raise corrupt(self._path, f"byte {len(self._data)}", "the file ends within its first two pages")
         magic, version, _, _ = _META.unpack_from(self._data, begin)
         if magic != _MAGIC or version != _VERSION or not _HEADER.unpack_from(self._data, at)[2] & _META_PAGE:
-            what = "it is not an LMDB database of a 64-bit machine with this byte order"
+            what = "the file is not an LMDB database written on a 64-bit machine with this byte order"
             raise corrupt(self._path, f"byte {begin}", what)
         size: int = _DB.unpack_from(self._data, begin + _META.size)[0]
         if not _SMALLEST <= size <= _LARGEST or size & (size - 1):
@@ -266,7 +267,7 @@ class Database:
         """Return (start of page ``number`` in the file, its kind, offsets of its nodes within it)."""
         begin = number * self._page
         if not 2 <= number < self._pages:
-            what = f"a page of keys must be one of the pages 2 to {self._pages - 1}"
+            what = f"it cannot be a page of keys, because those are pages 2 to {self._pages - 1}"
             raise corrupt(self._path, f"page {number}", what)
         found, _, flags, lower, _ = _HEADER.unpack_from(self._data, begin)
         if found != number or flags & _KINDS not in (_BRANCH, _LEAF) or not _HEADER.size <= lower <= self._page:
@@ -301,10 +302,10 @@ class Database:
         """Return the byte offset of a value that is stored in overflow pages, of which ``number`` is the first."""
         begin = number * self._page
         if not 2 <= number < self._pages or begin + _HEADER.size + size > len(self._data):
-            raise corrupt(self._path, where, f"its value of {size} bytes, at page {number}, is not in the file")
+            raise corrupt(self._path, where, f"a value of {size} bytes at page {number} does not fit into the file")
         found, _, flags, _, _ = _HEADER.unpack_from(self._data, begin)
         if found != number or flags != _OVERFLOW:
-            raise corrupt(self._path, where, f"page {number} holds no value")
+            raise corrupt(self._path, where, f"a value should begin at page {number}, which is not an overflow page")
         self._use(number)
         return begin + _HEADER.size
 

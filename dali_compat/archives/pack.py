@@ -126,7 +126,7 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
     try:
         work.mkdir()
     except FileExistsError:
-        raise CannotPack(f"{work} exists, so another process may be packing; if none is, remove this folder") from None
+        raise CannotPack(f"{work} exists, so another process may be packing; if not, remove this folder") from None
     except OSError as error:
         raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
     try:
@@ -191,7 +191,7 @@ class _Source:
                 stored = pool.map(_bytes, paths) if objects is None else map(bytes, objects.read(paths))
                 for number, path, target, data in zip(count(begin), paths, targets, stored, strict=False):
                     if len(data) != self._sizes[number]:
-                        raise OSError(f"{path} has changed while the folder was packed; pack it again")
+                        raise OSError(f"{path} has changed while the folder was being packed; pack it again")
                     yield ImageFile(number, path[len(self._root) :], target, self.classes[target], data)
 
 

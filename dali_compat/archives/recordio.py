@@ -164,7 +164,7 @@ def _label(path: str, where: str, data: bytes) -> tuple[int, int]:
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(data)
     begin = _IMAGE_HEADER.size
     if flag > 1:
-        what = f"it has {flag} labels (the flag of its header); only records of one class label can be used"
+        what = f"it has {flag} labels, according to the flag in its header; only one class label is supported"
         raise unsupported(path, where, what)
     if flag == 1:
         (label,) = _LABEL.unpack_from(data.ljust(begin + _LABEL.size, b"\0"), begin)

@@ -98,10 +98,10 @@ class DALITFRecord(Archive):
         for key, expected in ((self.image_key, "bytes"), (self.label_key, "int64s")):
             if key not in features:
                 known = ", ".join(sorted(features)) or "none"
-                raise unsupported(path, where, f"it has no feature {key!r}; it has {known}")
+                raise unsupported(path, where, f"it has no feature {key!r}; its features are: {known}")
             kind, values = _list(data, *features[key])
             if kind != expected or len(values) != 1:
-                what = f"{key!r} needs one value of type {expected}, has {len(values)} of type {kind}"
+                what = f"{key!r} must have one value of type {expected}, but has {len(values)} of type {kind}"
                 raise unsupported(path, where, what)
             found += values
         return *found[0], found[1]

@@ -186,7 +186,8 @@ class DALIWebDataset(Archive):
         try:
             value = int(text) if source == "cls" else json.loads(text)[self.json_field]
         except KeyError:
-            raise unsupported(path, where, f"its .json has no field {self.json_field!r}; pass json_field=") from None
+            what = f"its .json has no field {self.json_field!r}; pass the name of the target's field as json_field="
+            raise unsupported(path, where, what) from None
         except (ValueError, TypeError, IndexError, RecursionError):
             raise unsupported(path, where, f"its .{source} holds {text[:40]!r}, not a class number") from None
         if type(value) is not int or not is_target(value):

@@ -31,7 +31,7 @@ _LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")  # at byte 16 of the first page
 SIZES_DIFFER = "the images of a batch must have the same height x width"  # as in epoch/collate.py, which imports torch
 _REMEDY = (
     "--on-error replace loads another image instead, --on-error skip leaves it out of its batch (on_error= of "
-    "dali_compat.DataLoader); `python -m dali_compat check` lists all such files"
+    "dali_compat.DataLoader); `python -m dali_compat check` lists all files that cannot be read"
 )
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 
@@ -261,7 +261,7 @@ def imagenet(which: str) -> Any:
 
 
 def transform_of(spec: str) -> Any:
-    """Return the transform that --transform specifies. Raise UsageError with the original error if that fails."""
+    """Return the transform that --transform specifies. Raise UsageError with the original message if that fails."""
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:

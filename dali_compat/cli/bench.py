@@ -56,7 +56,7 @@ def run(args) -> int:
     rows = [("", "images/s"), *((name, rate(seconds)) for name, seconds in parts.items())]
     print(f"{in_columns([*rows, ('loading', rate(measured.loading))])}")
     if stats.objects:
-        waited = f"batches waited {stats.network / stats.seconds:.0%} of the time"
+        waited = f"batches waited for objects {stats.network / stats.seconds:.0%} of the time"
         print(
             f"object storage: {in_bytes(stats.fetched / stats.seconds)}/s, {stats.hits:,} of {stats.objects:,} objects "
             f"from disk, {stats.retries:,} requests sent again; {waited}"

@@ -108,7 +108,7 @@ def _check(source, findings, workers: int) -> bool:
 _LISTS = ("broken", "pillow", "bombs", "not_images", "unlisted")
 _SIDES = ("height", "width", "bytes")
 _ADVICE = """\
-Delete or repair them. To train without: DataLoader(..., on_error="replace") takes another image in the place of each,
+Delete or repair them. To train without them: DataLoader(..., on_error="replace") loads another image in place of each,
 on_error="skip" leaves them out of their batches."""
 
 
@@ -239,7 +239,7 @@ def _sections(report: dict) -> list[tuple[str, int, list[dict], Callable[[dict],
         ("Not listed by ImageFolder, because of their extension", others, unlisted, "{what}".format_map),
         ("Decompression bombs", counts["bombs"], report["bombs"], "{reason}".format_map),
         ("Folders", len(folders), folders, "{reason}".format_map),
-        ("Warnings of Pillow", len(warnings), warnings, "{text}".format_map),
+        ("Warnings from Pillow", len(warnings), warnings, "{text}".format_map),
     ]
 
 
@@ -278,7 +278,7 @@ def _verdict(report: dict, total: int) -> str:
     unread = sum(one["problem"] == "unreadable" for one in report["folders"])
     end = (f", and {_plural(unread, 'folder')} cannot be read" if unread else "") + end
     if not counts["images"]:
-        return f"There is no image in {name}{end}"
+        return f"There are no images in {name}{end}"
     if not counts["broken"]:
         return f"{'The image' if counts['images'] == 1 else f'All {images}'} can be decoded{end}"
     return f"{broken} of {images} {'is' if counts['broken'] == 1 else 'are'} broken{end}"

@@ -36,9 +36,9 @@ _FILE_KINDS = {
     rb"PK\x03\x04": "a zip file",
     rb"\x1f\x8b": "a gzip file",
     rb"\x7fELF": "a program",
-    rb"version https://git-lfs": "a pointer of Git LFS: fetch the file itself",
+    rb"version https://git-lfs": "a Git LFS pointer; fetch the file with git lfs pull",
     rb"[\t\n\r\x20-\x7e]+\Z": "text",
-    rb"\0+\Z": "zero bytes only",
+    rb"\0+\Z": "only zero bytes",
     rb"": "unknown data",
 }
 
@@ -138,7 +138,7 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
     """Yield (item, function(item)) for each item in order. If a process crashes on an item, yield (item, Crash)
     instead.
 
-    There are no threads and locks, because an interrupt could leave a lock locked, and then nothing ends.
+    No threads or locks are used, because an interrupt could leave a lock held, and the program would then hang.
 
     Args:
         function: takes an item and raises no errors. Items and results must be picklable.
@@ -299,7 +299,7 @@ def folder_source(root: str) -> FileSource:
             full.add(folder)
             folder = folder if folder == root else os.path.dirname(folder)
     empty = [folder for folder in folders if folder not in full and os.path.dirname(folder) in full]
-    source.folders += [{"path": folder, "problem": "empty", "reason": "no image in it"} for folder in empty]
+    source.folders += [{"path": folder, "problem": "empty", "reason": "contains no images"} for folder in empty]
     return source
 
 
@@ -315,7 +315,7 @@ def _walk(root: str, irregular: list[dict]) -> Iterator[tuple[str, list[str], li
         status = os.stat(folder)
         mark, parents = (status.st_dev, status.st_ino), above.pop(folder)
         if mark in parents:
-            reason = "a link to a folder that it is in; not followed"
+            reason = "a link to a folder that contains it; not followed"
             irregular.append({"path": folder, "problem": "loop", "reason": reason})
             below.clear()
             continue

@@ -49,14 +49,14 @@ def run(args) -> int:
     try_to_write(args.out)
     problem = installation.dali_problem(gpu=device.type == "cuda")
     if problem:
-        print(f"{problem}\nUntil then torchvision does the work of both loaders.\n")
+        print(f"{problem}\nUntil this is fixed, torchvision does the work of both loaders.\n")
     with tempfile.TemporaryDirectory(prefix="dali_compat_demo_") as root:
         with tqdm(total=args.images, desc="making images", unit="img", disable=None) as bar:
             write_folder(root, args.images, classes=min(8, args.images), done=bar.update)
         compare_speed(root, device, args)
         mean, largest = compare_pixels(root, device, args.out)
     print(
-        "\nDifference to torchvision after Resize(256), CenterCrop(224), ToTensor:\n"
+        "\nDifference from torchvision after Resize(256), CenterCrop(224), ToTensor:\n"
         f"  {mean:.3f} on average and {largest} at most, of 255 levels"
     )
     print(f"picture: {os.path.abspath(args.out)} (torchvision, dali_compat, {AMPLIFICATION} x the difference)")

@@ -71,7 +71,7 @@ def report(results: list[Check]) -> str:
         mark = "WRONG" if check.stops_dali else "NOTE"
         lines += [f"{mark}  {check.name}: {check.problem}", f"       fix: {check.remedy}"]
     if any(check.stops_dali for check in wrong):
-        end = "Fix all problems marked WRONG; until then, DALI may fail, and torchvision does the work without it."
+        end = "Fix all problems marked WRONG. Until then, DALI may fail, and torchvision does its work."
     elif any(check.name == "GPU" and not check.value.startswith("none") for check in results):
         end = "DALI works here, on the GPU."
     else:

@@ -62,7 +62,7 @@ def limit(m: Measured) -> Bottleneck:
     everywhere, others = (seconds / (m.loading * m.cores) for seconds in (m.cpu, m.others))
     on_threads = (m.cpu - m.host) / (m.loading * max(1, m.threads))
     is_busy = others >= OTHERS and everywhere < BUSY <= everywhere + others
-    theirs = f"other programs have {others:.0%} of the {m.cores} cores"
+    theirs = f"other programs use {others:.0%} of the {m.cores} cores"
     if m.python >= BUSY * m.loading:
         why = f"functions called sample by sample take {m.python / m.loading:.0%} of the time"
         return Bottleneck(PYTHON, f"{why}, while {theirs}" if is_busy else why)
@@ -70,9 +70,9 @@ def limit(m: Measured) -> Bottleneck:
         return Bottleneck(BUSY_MACHINE, theirs)
     shares = [
         (reading, Bottleneck(DISK, "reading the files takes {:.0%} of the time")),
-        (host, Bottleneck(HOST, "the calling thread's Python is at work for {:.0%} of the time")),
-        (everywhere, Bottleneck(CPU, f"{m.cores} cores are at work for {{:.0%}} of the time")),
-        (on_threads, Bottleneck(CPU, f"the loader's threads ({m.threads}) are at work for {{:.0%}} of the time")),
+        (host, Bottleneck(HOST, "the calling thread's Python is busy for {:.0%} of the time")),
+        (everywhere, Bottleneck(CPU, f"{m.cores} cores are busy for {{:.0%}} of the time")),
+        (on_threads, Bottleneck(CPU, f"the loader's threads ({m.threads}) are busy for {{:.0%}} of the time")),
     ]
     share, verdict = max(shares, key=lambda one: one[0])
     if share >= BUSY:
@@ -91,10 +91,10 @@ def advice(bottleneck: str, m: Measured) -> list[str]:
     rows = [
         ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
         ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is done once per batch"),
-        ({HOST}, True, "no collate_fn, target_transform or sampler that is slow in Python"),
+        ({HOST}, True, "a faster collate_fn, target_transform or sampler, if these take long in Python"),
         ({PYTHON}, m.fallback, f"let DALI do the work; torchvision does it, because {m.fallback}"),
         ({PYTHON}, bool(m.called), f"a transform that DALI supports, or a registered translation: {m.called}"),
-        ({PYTHON}, few_workers, f"num_workers={m.cores} (now {m.workers}): one process per core runs it"),
+        ({PYTHON}, few_workers, f"num_workers={m.cores} (now {m.workers}): one worker process per core"),
         ({DISK}, m.folder, f"an archive, read in large blocks: python -m dali_compat pack {m.path} packed.rec"),
         ({CPU, PYTHON}, more_threads, f"num_workers={m.cores} (now {m.threads})"),
         ({CPU}, m.has_gpu and not m.gpu, "device='cuda': the GPU decodes"),

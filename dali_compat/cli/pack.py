@@ -28,7 +28,7 @@ def run(args) -> int:
     if not is_url(folder) and not os.path.isdir(os.path.expanduser(folder)):
         raise UsageError(f"{args.folder} is not a folder")
     if is_url(out) and out.endswith(".lmdb"):
-        raise UsageError(f"{out}: LMDB is not read from object storage; use .rec, .tfrecord or .tar")
+        raise UsageError(f"{out}: LMDB cannot be read from object storage; use .rec, .tfrecord or .tar")
     with ExitStack() as stack:
         local = out
         if is_url(out):

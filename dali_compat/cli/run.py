@@ -38,7 +38,7 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     """Run the program as python does. Return 0, or 2 if the script cannot be opened. Its exceptions propagate."""
     if not args.program:
-        raise UsageError("name a script, or -m and a module, as in: run train.py --epochs 90")
+        raise UsageError("pass a script, or -m and a module, as in: run train.py --epochs 90")
     name = args.program[0]
     dali_compat.install(
         exact=args.exact,

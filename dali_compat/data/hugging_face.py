@@ -25,7 +25,7 @@ def is_from_hugging_face(one: Any) -> bool:
 
 
 def remedy_for(dataset: Any) -> str:
-    """Return advice for a Hugging Face Dataset of images, to append to a message; "" for other data sets."""
+    """Return advice for a Hugging Face Dataset of images, to append to a message, or "" for other data sets."""
     if not is_from_hugging_face(type(dataset)) or type(dataset).__name__ != "Dataset":
         return ""
     images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())

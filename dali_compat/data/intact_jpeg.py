@@ -216,7 +216,7 @@ def _is_whole_photoshop(content: bytes) -> bool:
 @lru_cache(maxsize=64)  # most files use the standard's tables
 def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
     """Return the identifiers (class and destination, one byte each) of the Huffman tables in a segment (B.2.4.2), or
-    None if a table is invalid. Those of tables for AC coefficients are 16 or more."""
+    None if a table is invalid. Identifiers of AC tables are 16 or more."""
     found, at = [], 0
     while at < len(content):
         table, lengths = content[at], content[at + 1 : at + 17]

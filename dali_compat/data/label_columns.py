@@ -69,7 +69,7 @@ def labels_of(
 
 
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
-    """Convert the cells of a text column to int if possible, else to float, else return the text.
+    """Convert the cells of a text column to int or, if that fails, to float. Otherwise return them as text.
 
     None marks an empty cell. Raise ValueError if only some cells are numbers.
     """
@@ -118,7 +118,7 @@ def _named(names: list[str], column: Any, where: Callable[[int], str], classes: 
 def _numbers_of(classes: Sequence[str] | None, found: list[str]) -> dict[str, int]:
     """Return {class name: number} for ``classes``, or for the names ``found`` in the column if ``classes`` is None.
 
-    Raise ValueError if ``classes`` contains a name twice, or has no order, like a set.
+    Raise ValueError if ``classes`` is not an ordered list of distinct strings.
     """
     known = found if classes is None else list(classes)
     if isinstance(classes, (str, Mapping, Set)):

@@ -26,7 +26,7 @@ _CPU = torch.device("cpu")
 
 
 class UserCollate:
-    """Call a custom collate_fn, with images on the GPU if possible.
+    """Calls a custom collate_fn, with images on the GPU if possible.
 
     A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. The function is then
     called again with images on the CPU, for this batch and all later ones. ``fallback``, the loader's argument,
@@ -47,7 +47,7 @@ class UserCollate:
         generators: Callable[[], AbstractContextManager],
     ) -> Any:
         """Return ``function(samples(images))``. The context ``generators()`` sets the random generators for the call.
-        Raise RuntimeError if the function does not accept images on a GPU, and fallback="error"."""
+        Raise RuntimeError if the function does not accept images on a GPU and ``fallback`` is "error"."""
         if self._known is function or device.type != "cuda":
             with generators(), _default_device(function, device):
                 return function(samples(moved(images, _CPU) if self._on_cpu else images))
@@ -179,7 +179,7 @@ def _description(leaf: Any) -> str:
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):
         return "a number"
-    return "nothing" if leaf is _NOTHING else type(leaf).__name__
+    return "no value" if leaf is _NOTHING else type(leaf).__name__
 
 
 def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
@@ -206,7 +206,7 @@ def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
         while True:
             size, last = len(dataset), max(indices, key=abs)
             if not -size <= last < size:
-                return f"Index {last} is out of range for {size} samples. Check the sampler, or Subset"
+                return f"Index {last} is out of range for {size} samples. Check the sampler, or the indices of Subset"
             if type(dataset) is not torch.utils.data.Subset:
                 break
             indices, dataset = [dataset.indices[index] for index in indices], dataset.dataset

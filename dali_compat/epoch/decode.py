@@ -86,7 +86,7 @@ class PilGroup:
 
 
 class DaliGroup:
-    """Rows that DALI decodes and transforms. Either all images need a rotation by their EXIF orientation, or none.
+    """Rows that DALI decodes and transforms. Either all images need a rotation by their EXIF orientation, or none do.
 
     Args:
         given: form of DALI's input (data/sources.py). A form in DECODED means cached pixels.

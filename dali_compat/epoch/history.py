@@ -162,7 +162,7 @@ class History:
             wrong.append(f"number of ranks: was {state['ranks'][1]}, is {world}")
         if wrong and strict:
             text = "\n  ".join(wrong)
-            raise ValueError(f"the state was saved by a different loader; strict=False resumes anyway\n  {text}")
+            raise ValueError(f"the state was saved by a different loader; pass strict=False to resume anyway\n  {text}")
         if drawn and state["begun"]:
             warnings.warn(f"the samples match the state, but random numbers will differ: {drawn[0]}", stacklevel=3)
         if state["begun"] and (state["laps"] is None) == _is_persistent(loader):

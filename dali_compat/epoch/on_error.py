@@ -97,8 +97,8 @@ class Errors:
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """End an epoch of ``samples`` samples. Warn about its number of failures if one of the samples had never failed
-        before."""
+        """End an epoch of ``samples`` samples. Warn about the number of failed samples if at least one of them had not
+        failed before."""
         # before the warning, which may be raised as an error
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:

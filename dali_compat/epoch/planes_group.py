@@ -66,8 +66,8 @@ class VerifyingGroup(DaliGroup):
 
 
 class PlanesGroup:
-    """Rows that the JPEG engine decodes, after a check of the files' bytes. Unexpected bytes might give wrong pixels or
-    overflow the engine's buffers, so PIL decodes files that have changed."""
+    """Rows that the JPEG engine decodes, after a check of the files' bytes. Unexpected bytes might lead to wrong pixels
+    or overflow the engine's buffers, so PIL decodes files that have changed."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
@@ -182,7 +182,7 @@ class PlanesGroup:
                 program = PlanesProgram(one, self._own_arrays(arrays[: len(_plane_steps(one))]), locations.sizes)
                 begun.append(program(planes, locations))
         except Exception as error:  # out of memory, or a compiler error
-            self._engine.disable(f"its kernels failed, {first_line(error)}")
+            self._engine.disable(f"its kernels failed ({first_line(error)})")
             return None
         views = []
         for one, images, arrays in zip(self._plan.chains, begun, self._arrays, strict=True):

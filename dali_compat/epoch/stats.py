@@ -116,7 +116,7 @@ class Meter:
         return perf_counter(), thread_time()
 
     def waited_for_dali(self, seconds: float) -> None:
-        """Add time of waiting for DALI in next(). Calls from other threads are ignored."""
+        """Add time spent waiting for DALI in next(). Calls from other threads are ignored."""
         if threading.get_ident() == self._caller:
             self.dali += seconds
 
@@ -198,7 +198,7 @@ class Stats:
             return meter
 
     def hold(self, route: Any) -> int:
-        """Return the bytes of pixels in memory now, and update the peak. The route is None for torch's own loader."""
+        """Return the bytes of pixels held in memory, and update the peak. ``route`` is None for torch's own loader."""
         held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held

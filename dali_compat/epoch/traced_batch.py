@@ -121,7 +121,8 @@ class TracedImages:
             images = self._images(np.arange(row, row + placeholder.count))
             if not isinstance(images, torch.Tensor):
                 raise RuntimeError(
-                    "images of a stacked tensor differ in size because a file changed; write files before loading them"
+                    "images of a stacked tensor differ in size because a file has changed; do not write files while "
+                    "they are being loaded"
                 )
             image = join_rows(images.detach(), placeholder.joins)
             if strides is None:

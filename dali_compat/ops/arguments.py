@@ -68,12 +68,12 @@ def per_channel(t, name: str, spec: ImageSpec) -> tuple:
 
 def refuse_pil(t, spec: ImageSpec, before: str) -> None:
     if spec.kind == "pil":
-        raise Untranslatable(t, "it takes tensors, and gets a PIL image here", f"put {before} before it")
+        raise Untranslatable(t, "it takes tensors, but gets a PIL image here", f"put {before} before it")
 
 
 def refuse_tensors(t, spec: ImageSpec, remedy: str = "put it before the conversion") -> None:
     if spec.kind != "pil":
-        raise Untranslatable(t, "it takes PIL images, and gets a tensor here", remedy)
+        raise Untranslatable(t, "it takes PIL images, but gets a tensor here", remedy)
 
 
 def maybe(t, spec, op: str, **values):

@@ -84,7 +84,7 @@ def _to_dtype(t, spec, dtype, like):
 @register(Cast, consumes="name")
 def translate_cast(t, spec):
     if spec.kind not in ("tensor", "Image"):
-        raise Untranslatable(t, "it takes tensors, and gets another kind of image here", "put it after the conversion")
+        raise Untranslatable(t, "it takes tensors, but gets another kind of image here", "put it after the conversion")
     plain = spec.but(kind="tensor")
     dtype = getattr(torch, t.name)
     return _to_dtype(t, plain, dtype, like="cast") or translate_to_pure_tensor(t, spec)

@@ -56,7 +56,7 @@ def compute(
         randoms: returns (batch size, count) uniform numbers of a random stream, given (stream, count).
 
     Raises:
-        ImageTooSmall: an image is too small, or not of its traced size; or an output has no pixels, or over 2**29.
+        ImageTooSmall: an image is too small or not of its traced size, or an output has no pixels or over 2**29.
     """
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
@@ -94,7 +94,8 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
     wrong = (sizes < 1).any(1) | (sizes.astype(float).prod(1) > _MOST_PIXELS)
     if wrong.any():
         row = int(wrong.argmax())
-        raise ImageTooSmall(int(rows[row]), f"{step.op} would return an image of {tuple(sizes[row].tolist())} pixels")
+        what = f"an image of size {tuple(sizes[row].tolist())}; it must have 1 to {_MOST_PIXELS:,} pixels"
+        raise ImageTooSmall(int(rows[row]), f"{step.op} would return {what}")
 
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:

@@ -54,7 +54,7 @@ def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequenc
 
 
 def _resize_windows(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> tuple[int, Any]:
-    """Take windows of images, flip and resize them, without computing the windows before they are resized.
+    """Crop or pad images, flip them, and resize the result, without storing it at its original size.
 
     RandomZoomOut pads an image to as much as 16 times its area.
     """

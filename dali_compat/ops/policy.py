@@ -248,7 +248,7 @@ def translate_random_choice(t, spec):
 def translate_random_order(t, spec):
     count = len(t.transforms)
     if count > 8:
-        raise Untranslatable(t, f"it shuffles {count} transforms, and at most 8 are supported")
+        raise Untranslatable(t, f"it shuffles {count} transforms, but at most 8 are supported")
     branches = tuple(Branch(i, (inner,), rank) for rank in range(count) for i, inner in enumerate(t.transforms))
     return Gated("RandomOrder", draw("order", n=count), branches, complete=True, in_order=True)
 

@@ -130,7 +130,7 @@ def draw_random_resized_crop(sizes, u, *, scale, ratio):
         row = int((shape < 1).any(1).argmax())
         have, of = (tuple(pair[row].astype(int).tolist()) for pair in (shape, sizes))
         raise ImageTooSmall(
-            row, f"an image of {of} is too small for RandomResizedCrop with ratio={ratio}: the window is {have}"
+            row, f"an image of {of} is too small for RandomResizedCrop with ratio={ratio}: the window would be {have}"
         )
     return window_arrays(start, shape)
 

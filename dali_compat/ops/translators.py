@@ -40,7 +40,7 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
     """Register a translator for exact transform types.
 
     The decorated function is called as ``translator(transform, spec)``, where ``spec`` is the
-    :class:`~dali_compat.plan.ImageSpec` of the input. It returns the steps, usually by :func:`on_batch`. It may raise
+    :class:`~dali_compat.plan.ImageSpec` of the input. It returns the steps, usually from :func:`on_batch`. It may raise
     :class:`dali_compat.translate.Untranslatable`; the transform is then called sample by sample.
 
     Args:

@@ -212,7 +212,7 @@ class Hub:
         return await _in_thread(self._files.cat_file, self._path(split(object_url(url))[1]), *bounds), meta
 
     async def put(self, url: str, data: bytes | Path) -> None:
-        raise ValueError("the Hub is read-only")
+        raise ValueError("dali_compat only reads from the Hugging Face Hub")
 
     async def look_up(self, url: str) -> Mapping[str, Any]:
         return self._meta(await _in_thread(self._files.info, self._path(split(object_url(url))[1])))

@@ -66,7 +66,8 @@ class DiskCache:
             saved.write(self._path(name), _packed(fetched))
         except OSError as error:
             self._is_writable = False
-            warnings.warn(f"disk_cache {self.folder} is no longer written to: {error}", stacklevel=stack_level())
+            what = f"disk_cache {self.folder} cannot be written, so it stores no more objects: {error}"
+            warnings.warn(what, stacklevel=stack_level())
             return
         with self._lock:
             self._written += len(fetched.data)

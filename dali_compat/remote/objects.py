@@ -85,7 +85,7 @@ class Objects:
             fetched = await self._get(url, retried)
             known = self._etags.setdefault(object_url(url), fetched.etag)
             if known != fetched.etag:
-                raise ValueError(f"it has changed: its etag was {known}, and is {fetched.etag}; create a new data set")
+                raise ValueError(f"it has changed (etag {known}, now {fetched.etag}); create a new data set")
         except Exception as error:
             raise as_read_error(url, error) from None
         if part is None:

@@ -45,14 +45,14 @@ _LARGE = 256 << 10
 
 # Remedies, keyed by substrings of the reason for a fallback
 _REMEDIES = {
-    ("webdataset/autodecode.py",): "write decode('pil') and torchvision's transforms",
-    ("datasets/formatting/",): "write map() with torchvision's transforms, without a format",
+    ("webdataset/autodecode.py",): "use decode('pil') and torchvision's transforms",
+    ("datasets/formatting/",): "use map() with torchvision's transforms, without with_format()",
     ("uses the tensor's", "asks for gradients"): "do this on the batch, in the training loop",
-    ("uses the image's",): "do this by torchvision's transforms, or on the batch, in the training loop",
-    ("makes several images of one",): "move their common transforms to the batch",
+    ("uses the image's",): "do this with torchvision's transforms, or on the batch, in the training loop",
+    ("makes several images from one",): "move their common transforms to the batch",
     ("compares the class",): "use isinstance()",
-    ("gives images, not tensors",): "convert them to tensors with ToTensor()",
-    ("as far as its code",): "give images in memory to DALIArrayDataset",
+    ("returns images, not tensors",): "convert them to tensors with ToTensor()",
+    ("as far as its code",): "pass images in memory to DALIArrayDataset",
     ("opens no image",): "open images with Image.open(file).convert('RGB'), in the thread that reads the samples",
     ("of cv2",): "open them with Image.open(path).convert('RGB'), in RGB, not BGR",
     ("opens images with",): "open them with Image.open(path).convert('RGB')",
@@ -205,7 +205,8 @@ def resolve_device(device, start: bool) -> torch.device:
     except (RuntimeError, TypeError):  # its text lists two dozen other devices
         raise ValueError(f"device must be 'cpu', 'cuda', or one GPU such as 'cuda:1', got {device!r}") from None
     if device.type == "cuda" and start and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise RuntimeError(f"device={str(device)!r} does not exist ({count} GPUs); pass device='cpu' or another GPU")
+        what = f"device={str(device)!r} does not exist (number of GPUs: {count})"
+        raise RuntimeError(f"{what}; pass device='cpu' or another GPU")
     if device.type == "cuda" and device.index is None and (start or torch.cuda.is_initialized()):
         device = torch.device("cuda", torch.cuda.current_device())
     return device

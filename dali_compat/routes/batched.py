@@ -90,7 +90,8 @@ class Batched(nn.Module):
             with torch.cuda.device(images.device):
                 if torch.cuda.is_current_stream_capturing():
                     raise RuntimeError(
-                        "batched() draws on the host, so a CUDA graph would repeat its draws; call it outside the graph"
+                        "batched() draws random numbers on the host, and a CUDA graph would repeat them; call it "
+                        "outside the graph"
                     )
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             return self._run(images, plan)

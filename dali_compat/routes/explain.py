@@ -88,7 +88,9 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
             lines.append(f"  because {route.why}")
         others = [number for number, plan in enumerate(route.images, 1) if plan is None]
         if others:
-            lines.append(f"  torchvision makes image{'s' * (len(others) > 1)} {_listed(others)} of a sample, not DALI")
+            lines.append(
+                f"  torchvision, not DALI, computes image{'s' * (len(others) > 1)} {_listed(others)} of a sample"
+            )
     stores = [objects for leaf in leaves_of(loader.dataset) if (objects := objects_of(leaf)) is not None]
     lines += [f"  {line}" for line in dict.fromkeys(map(str, stores))]
     if route.cache is not None:

@@ -73,4 +73,4 @@ def _advice(name: str, over: Any) -> str:
         remedy = "iterate it with dali_compat.DataLoader, or call dali_compat.install() before the loader is made"
         return f"{name} sample by sample: {remedy}"
     through = type(over).__name__
-    return f"{name} through {through}, sample by sample: give dali_compat.DataLoader the {name} itself"
+    return f"{name} through {through}, sample by sample: pass the {name} itself to dali_compat.DataLoader"

@@ -202,7 +202,8 @@ def max_connections_note() -> str | None:
         cause = "CUDA had started before dali_compat was imported"
     return (
         f"{cause}, so CUDA has {max_connections()} hardware queues and loading may have to wait for training: "
-        f"set CUDA_DEVICE_MAX_CONNECTIONS={WANTED_CONNECTIONS} before the program starts, or import dali_compat first"
+        f"set CUDA_DEVICE_MAX_CONNECTIONS={WANTED_CONNECTIONS} before the program starts, or leave it unset and import "
+        "dali_compat before CUDA starts"
     )
 
 

@@ -100,7 +100,7 @@ def lock(name: str) -> Iterator[None]:
             stack.enter_context(FileLock(path, timeout=_patience[path]))
         except Timeout:
             if seconds := _patience[path]:
-                text = f"another process has held {path} for {seconds:g} s; continuing without it"
+                text = f"another process has held the lock {path} for {seconds:g} s; continuing without it"
                 warnings.warn(text, stacklevel=stack_level())
             _patience[path] = 0
         except (OSError, NotImplementedError):

@@ -63,7 +63,8 @@ class Cell:
 
     @property
     def is_deferred(self) -> bool:
-        """True if pixels are not computed yet. A join is computed if all inputs are; a view, if its base is."""
+        """True if pixels are not computed yet. A join counts as computed if all its inputs are computed, and a view if
+        its base is computed."""
         if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
             return False
         return not self.inputs or any(cell.is_deferred for cell in self.inputs)

@@ -41,8 +41,8 @@ def run_in_child(function: Callable[[], Any]) -> Any:
     Sockets, pipes and threads do not work in the child.
 
     Raises:
-        TrialFailed: the function raised an error, crashed, was idle for 5 s or took 60 s. The message is a predicate
-            such as "fails in the trial subprocess".
+        TrialFailed: the function raised an error, crashed, was idle for 5 s or took over 60 s. The message is a
+            predicate such as "fails in the trial subprocess".
     """
     receive, send = os.pipe()
     parent, process = os.getpid(), 0
@@ -60,7 +60,7 @@ def run_in_child(function: Callable[[], Any]) -> Any:
             result = pickle.loads(_receive(connection, process))
         except Exception as error:
             is_slow = isinstance(error, TimeoutError)
-            what = "gives no sample within 60 s, or is idle for 5 s," if is_slow else "fails"
+            what = "takes more than 60 s, or is idle for 5 s," if is_slow else "fails"
             raise TrialFailed(f"{what} {_IN_CHILD}") from error
         finally:
             if process:

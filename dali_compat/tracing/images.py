@@ -84,7 +84,7 @@ def node_of(image: Image.Image) -> Node | None:
 def _mode_reason(image: Any) -> str:
     """Return the reason why images of this format and mode are not deferred."""
     if image._mode[0] in "IF":
-        return f"opens images in mode {image._mode}, of more than 8 bits"
+        return f"opens images in mode {image._mode}, which has more than 8 bits per channel"
     return f"opens {image.format} files in mode {image._mode}"
 
 
@@ -130,7 +130,7 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
         data = fp.getvalue() if type(fp) is io.BytesIO else _all_bytes(fp)
         return _Files.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
     if type(fp) is not io.BufferedReader or not isinstance(path := getattr(fp, "name", None), str):
-        record_reason(f"opens images from {type(fp).__name__}, not from files, bytes or io.BytesIO")
+        record_reason(f"opens images from {type(fp).__name__}, not from a path, a file or io.BytesIO")
         return None
     try:
         number = fp.fileno()

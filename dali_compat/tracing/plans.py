@@ -5,8 +5,8 @@ DALI pipeline. The *tail* begins with the first step that computes with colors o
 The split depends only on the images of one file, so that pixels do not depend on the rest of the batch.
 
 A *key* is a head or tail without numbers such as the position of a crop window. Building a pipeline takes a second, so
-heads have few keys. Tails may have many keys, as with RandAugment. They are merged into one plan, whose steps have
-flags.
+steps that vary much are left to the tail, and heads have few keys. Tails may have many keys, as with RandAugment. They
+are merged into one plan, whose steps have flags.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class FileSource:
         file = open(self.path, "rb")
         if _identity(os.fstat(file.fileno())) != _identity(self._status):
             file.close()
-            raise OSError(f"{self.path} has changed since the data set opened it; write files before loading them")
+            what = "has changed since the data set opened it; do not write files while they are being loaded"
+            raise OSError(f"{self.path} {what}")
         return file
 
 

@@ -1,4 +1,4 @@
-"""Checks of a data set's code and attributes, which do not run the code, except __getattr__()."""
+"""Checks of a data set's code and attributes. They run none of its code except __getattr__()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trial of a data set, to find out if its images can be deferred without changing its samples.
+"""Trial of a data set, to find out whether its images can be deferred without changing its samples.
 
 Two forked processes load the same few samples, with and without tracing, from the same state of the data set and of the
 random number generators. If tracing changes the samples, torch's own loader loads the data set.
@@ -62,7 +62,7 @@ class TrialResult(NamedTuple):
     Attributes:
         reason: why torch's loader has to load the data set; empty if it can be traced.
         images: images of the first sample that has one with a plan. An image is None if it has no plan.
-        has_images: whether the samples opened images; False if they were not loaded.
+        has_images: whether loading the samples opened images; False if no samples were loaded.
     """
 
     reason: str
@@ -150,9 +150,9 @@ def _try(loader: Any) -> TrialResult:
     if not difference:
         return result
     if not _differs_untraced(loader, plain):
-        return result._replace(reason=f"gives different samples if its images are deferred: {difference}")
+        return result._replace(reason=f"returns different samples if its images are deferred: {difference}")
     difference = _difference(traced, plain, values=False)
-    reason = f"gives different samples each time it is read: {difference}" if difference else ""
+    reason = f"returns different samples each time it is read: {difference}" if difference else ""
     return result._replace(reason=reason)
 
 
@@ -201,7 +201,9 @@ def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
         reason = str(SWITCHES.reasons) or _reason_for_no_plan(samples) or _NO_IMAGE
     elif table is not None and batch is not None and not pack_batch(batch).jobs:
         reasons = str(SWITCHES.reasons)
-        reason = f"{reasons}, in collate_fn" if reasons else "makes several images of one that it has transformed"
+        reason = (
+            f"{reasons}, in collate_fn" if reasons else "makes several images from one that it has already transformed"
+        )
     # collate_fn may have changed the samples
     descriptions += [*map(description, samples), description(batch)]
     return descriptions, TrialResult(reason, images, reason != _NO_IMAGE)
@@ -255,7 +257,7 @@ def _reason_for_no_plan(samples: list[Any]) -> str:
             if node.steps is None and node.parent.steps is not None:
                 return f"uses {node.call.name}(), which has no batch implementation for such an image"
             node = node.parent
-    return "gives images, not tensors" if _leaves(samples, Image.Image) else ""
+    return "returns images, not tensors" if _leaves(samples, Image.Image) else ""
 
 
 def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> list[Any]:
@@ -328,7 +330,7 @@ def _attributes(dataset: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
-    """Return a text about the first difference of two descriptions, or "" if they are equal.
+    """Describe the first difference between two descriptions. Return "" if they are equal.
 
     ``path`` is the position of ``a`` and ``b`` in the whole description, such as "[0][1]".
     If ``values`` is False, values and lengths are ignored.

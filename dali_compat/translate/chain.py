@@ -135,7 +135,7 @@ def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
         how = "write it as a class, and register a translation of that class with dali_compat.register()"
     remedy = f"to have it run on batches, {how}"
     base = translated_base(kind)
-    of_base = base and f"a subclass of {base.__name__} may do something else, so only the exact class is translated"
+    of_base = base and f"it may behave differently from its base class {base.__name__}"
     raise Untranslatable(transform, (of_base or "no translation is registered for it") + why, remedy)
 
 
@@ -166,7 +166,8 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     if not container.complete:
         gives.append(spec)
     if len({g.but(size=None) for g in gives}) > 1:
-        raise Untranslatable(container.name, "its transforms return images of different dtypes, channels or kinds")
+        what = "its transforms return images that differ in dtype, channels, class or normalization"
+        raise Untranslatable(container.name, what)
     sizes = {g.size for g in gives}
     after = gives[0].but(size=sizes.pop() if len(sizes) == 1 else None)
     last = max(s.stream for entry in (choose, *entries) for s in entry.steps)

@@ -84,13 +84,13 @@ def test_pack_does_not_overwrite_files(packed, kind, tmp_path):
 def test_a_file_that_changes_during_packing_raises(source, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda path: b"short")
-        with pytest.raises(OSError, match=r"class_a/00\.jpg has changed while the folder was packed"):
+        with pytest.raises(OSError, match=r"class_a/00\.jpg has changed while the folder was being packed"):
             pack(source, tmp_path / "all.rec")
 
 
 def test_pack_is_refused_while_another_process_packs(packed, tmp_path):
     (tmp_path / "all.rec.partial").mkdir()
-    with pytest.raises(CannotPack, match=r"exists, so another process may be packing; if none is, remove this folder"):
+    with pytest.raises(CannotPack, match=r"exists, so another process may be packing; if not, remove this folder"):
         pack(packed / "images", tmp_path / "all.rec")
     (tmp_path / "all.rec.partial").rmdir()
     assert pack(packed / "images", tmp_path / "all.rec") == 12

@@ -187,13 +187,13 @@ FLOAT = protobuf.encode(2, protobuf.encode(1, b"\0\0\0\0"))
 
 
 @pytest.mark.parametrize("features, reason", [
-    ([("image/encoded", IMAGE)], r"no feature 'image/class/label'; it has image/encoded"),
-    ([("image/class/label", LABEL)], r"no feature 'image/encoded'; it has image/class/label"),
-    ([], r"no feature 'image/encoded'; it has none"),
-    ([("image/encoded", TWO), ("image/class/label", LABEL)], r"one value of type bytes, has 2 of type bytes"),
-    ([("image/encoded", LABEL), ("image/class/label", LABEL)], r"one value of type bytes, has 1 of type int64s"),
-    ([("image/encoded", IMAGE), ("image/class/label", FLOAT)], r"one value of type int64s, has 1 of type floats"),
-    ([("image/encoded", IMAGE), ("image/class/label", b"")], r"one value of type int64s, has 0 of type nothing"),
+    ([("image/encoded", IMAGE)], r"no feature 'image/class/label'; its features are: image/encoded"),
+    ([("image/class/label", LABEL)], r"no feature 'image/encoded'; its features are: image/class/label"),
+    ([], r"no feature 'image/encoded'; its features are: none"),
+    ([("image/encoded", TWO), ("image/class/label", LABEL)], r"one value of type bytes, but has 2 of type bytes"),
+    ([("image/encoded", LABEL), ("image/class/label", LABEL)], r"one value of type bytes, but has 1 of type int64s"),
+    ([("image/encoded", IMAGE), ("image/class/label", FLOAT)], r"one value of type int64s, but has 1 of type floats"),
+    ([("image/encoded", IMAGE), ("image/class/label", b"")], r"one value of type int64s, but has 0 of type nothing"),
 ])  # fmt: skip
 def test_examples_with_missing_or_wrong_features_are_refused(tmp_path, features, reason):
     path = tmp_path / "a.tfrecord"

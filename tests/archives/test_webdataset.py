@@ -183,7 +183,7 @@ def test_files_are_grouped_into_samples_as_by_webdataset(tmp_path):
     ({"b.jpg": b"x", "b.cls": b"dog"}, r"its .cls holds b'dog', not a class number"),
     ({"b.jpg": b"x", "b.json": b"{"}, r"its .json holds b'\{', not a class number"),
     ({"b.jpg": b"x", "b.json": b"[1]"}, r"its .json holds b'\[1\]', not a class number"),
-    ({"b.jpg": b"x", "b.json": b'{"class": 1}'}, r"its .json has no field 'label'; pass json_field="),
+    ({"b.jpg": b"x", "b.json": b'{"class": 1}'}, r"its .json has no field 'label'; pass the name of the target's"),
     ({"b.jpg": b"x", "b.json": b'{"label": true}'}, r"'label' of its .json is True, not a class number"),
     ({"b.jpg": b"x", "b.JPG": b"y", "b.cls": b"1"}, r"'b.JPG' appears twice"),
 ])  # fmt: skip

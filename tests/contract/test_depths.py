@@ -107,7 +107,7 @@ def test_a_custom_data_set_keeps_the_depth_with_workers(root, kind, name):
 
 @pytest.mark.parametrize("kind, mode", [("0 I;16", "I;16"), ("2 I", "I"), ("3 F", "F")])
 def test_the_fallback_warning_names_the_mode_and_line(root, kind, mode):
-    message = rf"opens images in mode {mode}, of more than 8 bits \(.*test_depths\.py:\d+\)$"
+    message = rf"opens images in mode {mode}, which has more than 8 bits per channel \(.*test_depths\.py:\d+\)$"
     with pytest.warns(FallbackWarning, match=message):
         DataLoader(OpensImages(files_named(root, kind), TRANSFORMS["crop, ToTensor"]), 2, device="cpu")
 

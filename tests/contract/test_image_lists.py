@@ -615,7 +615,7 @@ REMEDIES = {
     "uses the image's": (
         MirrorsPixels,
         {},
-        "do this by torchvision's transforms",
+        "do this with torchvision's transforms",
         T.Compose([T.RandomHorizontalFlip(1), EXACT]),
         None,
     ),
@@ -651,7 +651,7 @@ def test_tensors_that_collate_fn_makes_of_images_come_from_dali(folder, files, w
 
 
 def test_collate_fn_that_keeps_images_falls_back(folder, files):
-    with pytest.warns(FallbackWarning, match="GivesImages gives images, not tensors; convert them to tensors"):
+    with pytest.warns(FallbackWarning, match="GivesImages returns images, not tensors; convert them to tensors"):
         DataLoader(GivesImages(files, folder.targets, EXACT), 5, collate_fn=list, device="cpu")
 
 

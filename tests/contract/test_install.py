@@ -248,7 +248,7 @@ class StreamsArrays(data.IterableDataset):
 
 STAY_TORCHS = {  # data sets whose loaders stay torch's, with the reason
     ReadsTensor: r"uses the tensor's floor_divide \(.*test_install\.py:\d+\); do this on the batch",
-    ReadsArray: r"uses the image's pixels \(.*test_install\.py:\d+\); do this by torchvision's transforms",
+    ReadsArray: r"uses the image's pixels \(.*test_install\.py:\d+\); do this with torchvision's transforms",
     ReadsByTorchvision: "ReadsByTorchvision uses the tensor's getitem",
     StreamsArrays: "StreamsArrays uses the image's pixels",
     lambda files: data.Subset(ReadsTensor(files), [0, 1]): "ReadsTensor uses the tensor's floor_divide",

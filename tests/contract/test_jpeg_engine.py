@@ -293,9 +293,11 @@ def test_explain_counts_verified_and_refused_files(tmp_path, engine, spoilt):
     folder = write(tmp_path, [(f"{i}.jpg", picture(rng, 60, 70), {}) for i in range(8)])
     spoilt.add((folder / "class" / "2.jpg").read_bytes())
     loader = DataLoader(DALIImageFolder(folder, TRAIN), 8, exact=True, device="cuda")
-    assert "the JPEG engine decodes 0 files" in loader.explain() and "8 files are not compared yet" in loader.explain()
+    assert (
+        "the JPEG engine decodes 0 files" in loader.explain() and "8 files have not been compared" in loader.explain()
+    )
     run_epoch_and_compare(engine, loader)
-    assert "the JPEG engine decodes 7 files" in loader.explain() and "not 1 because" in loader.explain()
+    assert "the JPEG engine decodes 7 files" in loader.explain() and "does not decode 1 whose" in loader.explain()
 
 
 def test_a_resumed_epoch_equals_the_cpus(varied, engine, spoilt):

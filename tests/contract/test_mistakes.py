@@ -173,7 +173,9 @@ def test_an_index_without_a_sample_is_named(root, case, num_workers):
 
 def test_an_index_outside_of_the_data_set_of_a_subset_is_named(root):
     subsets = [data.Subset(make(root, SMALL), [0, 77]) for make in (DALIImageFolder, ImageFolder)]
-    _assert_error(_errors_of_both(*subsets), "Index 77 is out of range for 8 samples. Check the sampler, or Subset")
+    _assert_error(
+        _errors_of_both(*subsets), "Index 77 is out of range for 8 samples. Check the sampler, or the indices of Subset"
+    )
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])

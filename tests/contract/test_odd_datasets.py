@@ -683,7 +683,7 @@ def test_images_without_conversion_keep_format_and_filename(folder):
     def collate(samples):
         return [(image.format, image.filename, image.mode, image.size) for image, _ in samples]
 
-    with pytest.warns(match="gives images, not tensors"):
+    with pytest.warns(match="returns images, not tensors"):
         loader = DataLoader(dataset_of(folder, get), 5, device="cpu", collate_fn=collate)
     assert_same(list(loader), list(stock(dataset_of(folder, get), 5, collate_fn=collate)))
 

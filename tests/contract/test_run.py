@@ -123,7 +123,7 @@ def test_pythonsafepath_has_the_same_effect_as_with_python(scripts):
     assert_same_behavior(scripts, "sub/ends.py", PYTHONSAFEPATH="1")
 
 
-SCRIPT = "run: name a script, or -m and a module, as in: run train.py --epochs 90\n"
+SCRIPT = "run: pass a script, or -m and a module, as in: run train.py --epochs 90\n"
 
 
 def test_run_without_a_program_prints_usage(scripts):

@@ -302,7 +302,7 @@ def test_explain_gives_the_number_of_images_per_sample(folder):
     text = ours(dataset_of(folder, _pair_of_different_transforms), 5, device="cpu").explain()
     assert "image 1 of a sample:" in text and "image 2 of a sample:" in text
     text = ours(dataset_of(folder, _image_and_mask), 5, device="cpu").explain()
-    assert "torchvision makes image 2 of a sample" in text and "a sample has 2 images" in text
+    assert "torchvision, not DALI, computes image 2 of a sample" in text and "a sample has 2 images" in text
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -357,7 +357,7 @@ def test_data_set_with_many_images_per_transformed_image_falls_back(folder, get)
     """Computing each image from its file would take far longer than torch's loader does."""
     dataset = dataset_of(folder, get)
     exact = functools.partial(DataLoader, exact=True, device="cpu")
-    with pytest.warns(match="makes several images of one that it has transformed; move their common"):
+    with pytest.warns(match="makes several images from one that it has already transformed; move their common"):
         batches = seeded(dataset, 4)(exact)
     assert_same(batches, seeded(dataset, 4)(stock))
 

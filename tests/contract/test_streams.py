@@ -326,8 +326,8 @@ def hugging_face(files):
 
 
 PIXELS = r"uses the image's pixels \(.*:\d+\); "
-BY_TRANSFORMS = "do this by torchvision's transforms, or on the batch, in the training loop"
-BY_DECODE = f"WebDataset {PIXELS}write decode\\('pil'\\) and torchvision's transforms"
+BY_TRANSFORMS = "do this with torchvision's transforms, or on the batch, in the training loop"
+BY_DECODE = f"WebDataset {PIXELS}use decode\\('pil'\\) and torchvision's transforms"
 FALLS_BACK = {  # data sets, and the reasons for the fallback
     "NumPy": (lambda one: Arrays(one.files), f"Arrays {PIXELS}{BY_TRANSFORMS}"),
     "torchrgb": (lambda one: webdataset(one.shards).decode("torchrgb").to_tuple("jpg"), BY_DECODE),
@@ -342,11 +342,11 @@ FALLS_BACK = {  # data sets, and the reasons for the fallback
     ),
     "Pillow's images": (
         lambda one: webdataset(one.shards).decode("pil").to_tuple("jpg"),
-        r"WebDataset gives images, not tensors; convert them to tensors with ToTensor\(\)",
+        r"WebDataset returns images, not tensors; convert them to tensors with ToTensor\(\)",
     ),
     "a format": (
         lambda one: hugging_face(one.files).with_format("torch"),
-        f"IterableDataset {PIXELS}write map\\(\\) with torchvision's transforms, without a format",
+        f"IterableDataset {PIXELS}use map\\(\\) with torchvision's transforms, without with_format",
     ),
 }
 

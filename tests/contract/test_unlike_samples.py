@@ -51,8 +51,8 @@ MESSAGES = {
     sizes: "the images of a batch must have the same height x width (index 4: 40 x 50; index 6: 45 x 50). Resize(n)",
     channels: "index 4 has torch.float32 of shape (3, 4, 4), index 6 has torch.float32 of shape (1, 4, 4) at [0]",
     boxes: "index 4 has torch.float32 of shape (2, 4), index 6 has torch.float32 of shape (3, 4) at [1]['boxes']",
-    keys: "index 4 has a number, index 6 has nothing at ['b']",
-    lengths: "index 4 has nothing, index 6 has a number at [2]",
+    keys: "index 4 has a number, index 6 has no value at ['b']",
+    lengths: "index 4 has no value, index 6 has a number at [2]",
     missing: "index 4 has torch.float32 of shape (3,), index 6 has NoneType. Return a sample without None",
     pictures: "found <class 'PIL.Image.Image'>. Add ToTensor() or v2.ToImage() to the transform",
 }

@@ -192,7 +192,7 @@ def see(epoch: Callable[[], Iterable], account: Callable[[], str], device: torch
         engine = known_engine(device)
         if engine is not None and not isinstance(engine, str):
             engine.wait_for_comparisons(_PATIENCE)
-        if "not compared yet" not in account():
+        if "not been compared yet" not in account():
             return
 
 

@@ -196,7 +196,7 @@ FAULTS = {
     "503": (OSError, "after 3 retries.*503"),
     "truncated": (OSError, ""),
     "reset": (OSError, ""),
-    "etag": (ValueError, "it has changed: its etag was .*; create a new data set"),
+    "etag": (ValueError, r"it has changed \(etag .*\); create a new data set"),
 }
 
 

@@ -116,7 +116,7 @@ def test_folders_lists_and_archives_equal_local_ones_and_notice_changes(cloud, f
     archive = DALIRecordIO(f"{url}/all.rec", EXACT, storage_options=options)
     assert_same_epoch(ours(archive, 4, device="cpu"), stock(local, 4))
     put(url, options, b"another", urls[9].removeprefix(f"{url}/"))
-    with pytest.raises(ImageReadError, match="it has changed: its etag was"):
+    with pytest.raises(ImageReadError, match=r"it has changed \(etag"):
         there[9]
     gone = DALIImageList([f"{url}/train/none.jpg"], storage_options=options)
     with pytest.raises(FileNotFoundError, match=rf"cannot read {url}/train/none\.jpg: "):

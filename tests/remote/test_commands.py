@@ -85,7 +85,7 @@ def test_pack_after_a_failed_upload_packs_again(served, tmp_path, capsys):
     assert "17 images" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["pack", str(root / "train"), f"{server.url}/out.lmdb"])
-    assert "LMDB is not read from object storage" in capsys.readouterr().err
+    assert "LMDB cannot be read from object storage" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", ["train", "all.tar"])

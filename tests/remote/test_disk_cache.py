@@ -96,7 +96,7 @@ def test_a_full_disk_causes_one_warning(cache, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.warns(UserWarning, match="is no longer written to: .*No space left"):
+    with pytest.warns(UserWarning, match="stores no more objects: .*No space left"):
         cache.put("a", make_object(1))
     cache.put("b", make_object(2))
     assert files_of(cache) == [] and cache.get("a", None) is None

@@ -36,7 +36,7 @@ def folder(server, **options) -> DALIImageFolder:
         ("503", OSError, "after 3 retries.*503"),
         ("truncated", OSError, ""),
         ("reset", OSError, ""),
-        ("etag", ValueError, "it has changed: its etag was .*; create a new data set"),
+        ("etag", ValueError, r"it has changed \(etag .*\); create a new data set"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 2])

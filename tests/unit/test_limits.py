@@ -25,14 +25,14 @@ FOLDER = replace(IDLE, path="photos", folder=True, depth=2, batch_size=256, free
     [
         (dict(read=0.09), DISK, "90%"),
         (dict(host=0.085, cpu=0.085), HOST, "85%"),
-        (dict(cpu=1.5, threads=16), CPU, "16 cores are at work for 94%"),
-        (dict(cpu=0.4), CPU, "threads (4) are at work for 98%"),
+        (dict(cpu=1.5, threads=16), CPU, "16 cores are busy for 94%"),
+        (dict(cpu=0.4), CPU, "threads (4) are busy for 98%"),
         (dict(), DECODER, "disk 10%, calling thread 10%, cores 6%"),
         (dict(gpu=True), DECODER, "the GPU's decoder"),
         (dict(read=0.09, host=0.1, cpu=0.1), HOST, "100%"),  # the larger of two
         (dict(python=0.085, read=0.09, cpu=1.5), PYTHON, "85% of the time"),  # the first
-        (dict(others=1.2), BUSY_MACHINE, "other programs have 75% of the 16 cores"),
-        (dict(others=1.2, python=0.09), PYTHON, "90% of the time, while other programs have 75%"),
+        (dict(others=1.2), BUSY_MACHINE, "other programs use 75% of the 16 cores"),
+        (dict(others=1.2, python=0.09), PYTHON, "90% of the time, while other programs use 75%"),
         (dict(others=1.2, read=0.09), BUSY_MACHINE, "75%"),  # other programs slow down reading, too
         (dict(others=0.8, cpu=1.4, threads=16), CPU, "87%"),  # the loader itself uses all cores
         (dict(others=1.0), DECODER, "cores 6%"),  # a third is idle
@@ -53,7 +53,7 @@ def test_limit_names_the_bottleneck_and_the_reason(measured, limits, why):
         (CPU, dict(threads=16, decoded=6e8), ["more cores"]),  # the decoded images do not fit into memory
         (CPU, dict(threads=16, cached=True), ["more cores"]),
         (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "cache", "smaller images"]),
-        (HOST, {}, ["larger batches (now 256)", "no collate_fn"]),
+        (HOST, {}, ["larger batches (now 256)", "a faster collate_fn"]),
         (PYTHON, dict(called=("Lambda has no translation",)), ["Lambda", "num_workers=16 (now 0)"]),
         (PYTHON, dict(called=("Lambda has no translation",), workers=16), ["Lambda"]),
         (PYTHON, dict(fallback="no folder"), ["because no folder", "num_workers=16 (now 4)"]),

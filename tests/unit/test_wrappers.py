@@ -813,7 +813,7 @@ def test_wrapper_between_other_transforms_is_translated():
     chain = translate(T.Compose([GRAY, Preset(), T.RandomErasing()]))
     assert not chain.refused and len(chain.translated) == 5
     gated = translate(T.RandomApply([Preset()], p=0.5))
-    assert "of different dtypes, channels or kinds" in str(gated.refused)  # the same without the wrapper
+    assert "differ in dtype, channels, class or normalization" in str(gated.refused)  # the same without the wrapper
 
 
 def test_views_that_are_not_the_last_step_are_refused():

@@ -8,7 +8,7 @@ needs only a window. data/verdicts.py stores the result.
 The engine decodes the files twice, in two orders, because its result for damaged data might depend on the previous
 content of its memory.
 
-For undamaged files, the result depends only on the kind of chroma. Once _ENOUGH files of a kind were equal without
+For undamaged files, the result depends only on the kind of chroma. Once _ENOUGH files of a kind have been equal without
 exception, the engine also decodes intact files of that kind that were never compared. A random sample of these, one
 file in _EVERY ** 2, is still compared. If the pixels of one file differ, every file of its kind that was never compared
 is compared when it is read next.
@@ -96,11 +96,11 @@ class VerifiedEngine(JpegEngine):
         text = f"the JPEG engine decodes {counts.engines:,} files, whose pixels were compared with Pillow's"
         if counts.likely:
             text += f", and {counts.likely:,} others of the same kinds"
-        reasons = {"because its pixels differ": counts.others, f"of more than {MOST_PIXELS:,} pixels": counts.large}
+        reasons = {"whose pixels differ": counts.others, f"of more than {MOST_PIXELS:,} pixels": counts.large}
         if not_these := " and ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count):
-            text += f", but not {not_these}"
+            text += f"; it does not decode {not_these}"
         if left := counts.waiting + counts.unseen:
-            text += f"; {left:,} files are not compared yet"
+            text += f"; {left:,} files have not been compared yet"
         return text
 
     @property
@@ -170,7 +170,7 @@ class VerifiedEngine(JpegEngine):
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self.disable(f"comparing its pixels failed, {first_line(error)}")
+        self.disable(f"comparing its pixels failed ({first_line(error)})")
 
     def _alike(self, files: Files, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
         """Return (N,) bool, whether the engine's pixels are equal to ``wanted``. If the engine rejects the files,

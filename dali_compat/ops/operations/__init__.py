@@ -52,7 +52,7 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
         numbers: (N,) factor, bits or threshold of each operation, or (N, 6) if there are warps. A warp uses all six
             columns, its matrix from output to input pixels. Other operations use the first column.
         interpolations: codes of the warps' interpolations, (N,) or one for all; 0 is nearest.
-        fill: fill outside of a warped image.
+        fill: color outside of a warped image; None for black.
         area: (N,) numbers of pixels without padding; None if there is no padding.
     """
     if numbers.ndim == 1:

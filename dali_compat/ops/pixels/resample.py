@@ -66,7 +66,7 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Return (N,) bool, True for images whose height Pillow resizes first. Resizing test images shows the order.
+    """Return (N,) bool, True for images whose height Pillow resizes first, found by resizing test images.
 
     Since version 13, Pillow starts with the cheaper axis. Earlier versions start with the width, except for images more
     than 100 times as tall as wide.
