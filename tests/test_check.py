@@ -318,7 +318,8 @@ def test_warnings_are_counted_by_text_and_not_printed(good_folder, capfd):
     complaints = {entry["text"]: entry["images"] for entry in json.loads(out)["warnings"]}
     assert "Warning" not in err and all(count == 2 for count in complaints.values()), complaints
     assert any(text.startswith("Palette images with Transparency") for text in complaints)
-    assert any(text.endswith("kipping tag N") for text in complaints)
+    last = "kipping tag N", "Truncated File Read"  # of Pillow 13, and of earlier versions
+    assert any(text.endswith(last) for text in complaints)
 
 
 # --- archives ------------------------------------------------------------------------------------------------------
