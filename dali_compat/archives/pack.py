@@ -174,7 +174,7 @@ class _Source:
         self.classes, _, self._samples = listed
         bad = [name for name in self.classes if "\n" in name]
         if bad:
-            raise CannotPack(f"the name of the class {bad[0]!r} has a line break; rename the folder")
+            raise CannotPack(f"the name of the class {bad[0]!r} contains a line break; rename the folder")
         size: Callable[[str], int] = os.path.getsize if self._objects is None else self._objects.size
         self._sizes = [size(path) for path, _ in self._samples]
         self.bytes = sum(self._sizes)

@@ -224,8 +224,8 @@ def _plane_steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Split rows into groups of at most _MOST_FILES. The planes of a group may exceed _MOST bytes, or 1 / _SHARE of the
-    GPU's ``memory`` (bytes), only by part of one file."""
+    """Split rows into groups of at most _MOST_FILES files. The planes of a group take at most _MOST bytes or 1 / _SHARE
+    of the GPU's ``memory`` (bytes), whichever is less, plus a part of one file's planes."""
     if not len(rows):
         return []
     facts = facts[rows]

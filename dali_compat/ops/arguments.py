@@ -50,7 +50,7 @@ def fill_of(t, spec: ImageSpec) -> tuple | None:
     """Return one fill value per channel, or None if the transform's fill is None."""
     fill = t.fill
     if isinstance(fill, dict):
-        raise Untranslatable(t, "fill is a dict", "pass only the fill of images")
+        raise Untranslatable(t, "fill is a dict", "pass the fill for images as a number or a sequence")
     if fill is None:
         return None
     return per_channel(t, "fill", spec)
@@ -62,7 +62,7 @@ def per_channel(t, name: str, spec: ImageSpec) -> tuple:
     values = tuple(value) if hasattr(value, "__iter__") else (value,)
     values *= spec.channels if len(values) == 1 else 1
     if len(values) != spec.channels:
-        raise Untranslatable(t, f"{name}={value} does not fit an image of {spec.channels} channels")
+        raise Untranslatable(t, f"{name}={value} does not fit an image with {spec.channels} channel(s)")
     return values
 
 

@@ -32,7 +32,7 @@ def translate_grayscale(t, spec):
     if spec.channels == 1 and channels == 3 and (spec.kind == "pil" or isinstance(t, v2.Grayscale)):
         return (step("repeat_channels", spec.but(channels=3)),)
     if spec.channels != 3 or channels not in (1, 3):  # v1 does not change tensors of one channel
-        raise Untranslatable(t, f"num_output_channels={channels} does not fit an image of {spec.channels} channels")
+        raise Untranslatable(t, f"num_output_channels={channels} does not fit an image with {spec.channels} channel(s)")
     args = {"like": like_of(t, spec), "dtype": spec.dtype, "channels": channels}
     return (step("grayscale", spec.but(channels=channels), **args),)
 

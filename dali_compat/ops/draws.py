@@ -155,7 +155,7 @@ def draws(uniforms=None):
         name = function.__name__.removeprefix("draw_")
         if name in _DRAWS:
             before = _DRAWS[name][1].__module__
-            raise ValueError(f"a draw {name!r} is already registered in {before}; give one of them another name")
+            raise ValueError(f"a draw {name!r} is already registered in {before}; rename one of them")
         _DRAWS[name] = uniforms, function
         return function
 

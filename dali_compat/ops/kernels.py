@@ -37,7 +37,7 @@ def define(op: str, **traits: Any) -> None:
     for name in traits.keys() & {"kernel", "image"}:
         if (had := getattr(before, name)) is not None:
             had, has = (f"{one.__module__}.{one.__qualname__}" for one in (had, traits[name]))
-            raise ValueError(f"{op!r} has two kernels: {had} and {has}; give one of them another name")
+            raise ValueError(f"{op!r} has two kernels: {had} and {has}; rename one of them")
     OPERATIONS[op] = replace(before, **traits)
 
 
@@ -48,9 +48,9 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
     returns (N, C, H, W), or a list of N images if their sizes differ.
 
     Args:
-        torchvision: name of torchvision's function for one image, followed by the names of the arrays that it takes.
-            If it takes arrays, it also replaces the kernel for 16-bit floats, because torchvision rounds every
-            intermediate result.
+        torchvision: name of torchvision's function, followed by the names of the arrays that it takes. It implements
+            the operation for single images (Operation.image). If it takes arrays, it also processes batches of 16-bit
+            floats in place of the kernel, because torchvision rounds every intermediate result.
         parts: whether to call the kernel on a few images at a time.
         **traits: other fields of Operation.
     """

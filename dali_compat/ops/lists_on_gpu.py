@@ -30,7 +30,10 @@ def run_leading(steps: Sequence[Step], images: list[torch.Tensor], arrays: Seque
     """
     count = next((number for number, step in enumerate(steps) if not _takes_frames(step)), len(steps))
     if count:
-        return count, stack_if_uniform(in_frames(steps[:count], images, arrays))
+        made = in_frames(steps[:count], images, arrays)
+        if count == len(steps):  # users get contiguous tensors, without the frames
+            made = [image.clone(memory_format=torch.contiguous_format) for image in made]
+        return count, stack_if_uniform(made)
     return _resize_windows(steps, images, arrays)
 
 

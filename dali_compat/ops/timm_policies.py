@@ -102,7 +102,7 @@ def _fill(t, op, spec: ImageSpec) -> tuple[int, ...]:
     fill = op.kwargs["fillcolor"]
     whole = isinstance(fill, (tuple, list)) and all(type(value) is int and 0 <= value <= 255 for value in fill)
     if not whole or len(fill) != spec.channels:
-        raise Untranslatable(t, f"img_mean={fill} does not fit an image of {spec.channels} channels")
+        raise Untranslatable(t, f"img_mean={fill} does not fit an image with {spec.channels} channel(s)")
     return tuple(fill)
 
 

@@ -108,7 +108,7 @@ def _reachable(dataset) -> Iterator[tuple[_Function, set[str]]]:
 
 
 def _follow(first: Iterable[_Function]) -> Iterator[tuple[_Function, set[str]]]:
-    """Yield ``first`` and the functions that these may call, each with the names in its code."""
+    """Yield the functions in ``first`` and those that they may call, each with the names in its code."""
     queue = deque(first)
     seen: set[tuple[int, int]] = set()
     while queue and len(seen) < _MAX_FUNCTIONS:

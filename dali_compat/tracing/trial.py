@@ -315,7 +315,8 @@ def description(value: Any) -> Any:
 
 
 def _attributes(dataset: Any) -> Any:
-    """Return a description of a data set's numbers, texts and generators, and of the lengths of small containers."""
+    """Return a description of a data set's attributes: numbers, strings, states of generators, and the types and
+    lengths of small containers."""
     compared: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):

@@ -362,7 +362,7 @@ def test_policy_is_refused_for_tensors_and_gray_images():
     after = T.Compose([T.CenterCrop(8), T.PILToTensor(), policy("rand")])
     assert "takes PIL images" in str(translate(after).refused)
     gray = T.Compose([T.Grayscale(), policy("rand")])
-    assert "does not fit an image of 1 channels" in str(translate(gray).refused)
+    assert "does not fit an image with 1 channel(s)" in str(translate(gray).refused)
 
 
 def test_translation_does_not_change_random_states():

@@ -122,7 +122,7 @@ def on_a_gpu(name: str) -> bool:
 
 for words, cases in {
     "| **dali_compat** | {:.1f} |": ["ours"],
-    "CPU {:.1f})": ["ours_exact"],
+    "at a speed of {:.1f}": ["ours_exact"],
     "| DALI | {:.1f} |": ["handwritten"],
     "| torchcodec | {:.1f} |": ["torchcodec"],
     "| SPDL | {:.1f} |": ["spdl"],

@@ -59,6 +59,13 @@ def test_steps_in_frames_equal_steps_on_single_images(rng, device):
     assert_equal(made, one_by_one(steps[:3], images, arrays[:3]))
 
 
+def test_images_after_the_last_step_share_no_memory_with_their_frames(rng):
+    images = pictures(rng, "cpu")
+    steps, arrays = [step("contrast", ImageSpec(), like="pil")], [{"factor": rng.uniform(0, 2, COUNT)}]
+    _, made = lists_on_gpu.run_leading(steps, images, arrays)
+    assert all(image.is_contiguous() and image.untyped_storage().nbytes() == image.nbytes for image in made)
+
+
 def windows_of(kind, images, rng):
     """Return the start and shape of a window of each image: inside of it, around it, or anywhere."""
     sizes = np.array([image.shape[1:] for image in images])

@@ -39,11 +39,16 @@ TO_TENSOR = v1.ToTensor()
 PIL = v1.PILToTensor()
 # (transforms, index of the refused one, text of the reason, text of the remedy)
 REFUSALS = {
-    "dict fill": ([v2.Pad(2, fill={tv_tensors.Image: 1})], 0, "fill is a dict", "pass only the fill of images"),
+    "dict fill": (
+        [v2.Pad(2, fill={tv_tensors.Image: 1})],
+        0,
+        "fill is a dict",
+        "pass the fill for images as a number or a sequence",
+    ),
     "fill for one channel": (
         [v1.Grayscale(), v1.Pad(2, fill=(1, 2, 3))],
         1,
-        "fill=(1, 2, 3) does not fit an image of 1 channels",
+        "fill=(1, 2, 3) does not fit an image with 1 channel(s)",
         "",
     ),
     "float fill": ([v2.Pad(2, fill=0.5)], 0, "fill=0.5 must consist of integers from 0 to 255", ""),
@@ -69,7 +74,7 @@ REFUSALS = {
     "mean of two": (
         [TO_TENSOR, v1.Normalize([0.5] * 2, [0.5] * 3)],
         1,
-        "mean=[0.5, 0.5] does not fit an image of 3 channels",
+        "mean=[0.5, 0.5] does not fit an image with 3 channel(s)",
         "",
     ),
     "ConvertImageDtype": (
@@ -85,7 +90,7 @@ REFUSALS = {
     "colours for gray tensors": (
         [v1.Grayscale(), PIL, v1.Grayscale(3)],
         2,
-        "num_output_channels=3 does not fit an image of 1 channels",
+        "num_output_channels=3 does not fit an image with 1 channel(s)",
         "",
     ),
     "callable class": (

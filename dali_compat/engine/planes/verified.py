@@ -65,7 +65,7 @@ class VerifiedEngine(JpegEngine):
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, True for files whose ``chroma`` and ``sizes`` the engine may decode."""
+        """Return (N,) bool, whether the engine may decode each file, judging by its chroma and size."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -87,8 +87,10 @@ class VerifiedEngine(JpegEngine):
         self._equal_counts[chroma] = 0
 
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:
-        """Return a text with the number of files that the engine decodes, and the reasons for not decoding the other
-        files. ``known`` contains the headers and the number of samples of each data set."""
+        """Describe how many files the engine decodes, and why it does not decode the others.
+
+        ``known`` contains the headers and the number of samples of each data set.
+        """
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
             found = headers.jpegs(self.name, self.exact, MOST_PIXELS, count)
