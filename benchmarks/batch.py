@@ -1,7 +1,7 @@
 """Draw docs/batch.jpg, the picture of README.md: a batch of docs/photos with labels, boxes and masks.
 
-The samples come from a custom Dataset whose v2 transforms change photo, boxes and masks together, and the picture from
-DataLoader.preview(), as in a user's program. The outlines of the objects were drawn by hand.
+The samples come from a custom Dataset whose v2 transforms change photo, boxes and masks together. DataLoader.preview()
+draws the picture, as in a user's program. The outlines of the objects were drawn by hand.
 
 Command.
     python benchmarks/batch.py
@@ -40,7 +40,7 @@ OBJECTS = {
 
 
 class Objects(Dataset):
-    """Photos with the boxes, masks and labels of their objects. The first photos come twice."""
+    """Photos with the boxes, masks and labels of their objects. The first photos appear twice."""
 
     classes = CLASSES
 

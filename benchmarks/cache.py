@@ -1,4 +1,5 @@
-"""Question: how much faster is a small folder with DataLoader(cache=...), and how much does filling the cache cost?
+"""Question: how much faster does a small folder load with DataLoader(cache=...), and how much does filling the cache
+cost?
 
 Method. --images files of the size of Kaggle's dogs and cats (500 x 375, JPEG; --data's photos resized, then hard links
 in memory), batches of 64, ImageNet's training transform. One process; the cases take turns over --rounds rounds:
@@ -37,7 +38,7 @@ CLASSES = "cat", "dog"
 
 @contextlib.contextmanager
 def small_folder(source, count):
-    """Create a folder of two classes in memory, with ``count`` images."""
+    """Yield a folder of two classes in memory, with ``count`` images."""
     made = pathlib.Path(tempfile.mkdtemp(prefix="dali-compat-bench-", dir="/dev/shm"))
     try:
         (made / "originals").mkdir()

@@ -115,7 +115,7 @@ def synthetic_loader(settings):
 
 
 def open_case(case, settings):
-    """Open the case's loader; with several shards, each takes its part of the files."""
+    """Open the case's loader. With several shards, it loads only its shard of the files."""
     if case.name == "synthetic":
         return synthetic_loader(settings)
     data, sampler = loaders.dataset(case.name, settings.root), None

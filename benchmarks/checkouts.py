@@ -1,8 +1,8 @@
 """Question: is one checkout of dali_compat slower than another?
 
 Method. One process for each checkout, both running all the time, opens every case once and loads --warmup seconds of
-batches. Then the checkouts take turns, case by case, for --rounds rounds of --seconds seconds. The first of a pair
-alternates, and the other process waits for its turn. Images per second; ratios are within a pair.
+batches. Then the checkouts take turns, case by case, for --rounds rounds of --seconds seconds. The order within a pair
+alternates, and one process waits while the other loads. The unit is images per second, and ratios are within a pair.
 
 Cases: folder (ImageNet's training transform), exact (the same, exact=True), own (a Dataset that opens and transforms,
 in the calling thread), arrays (50,000 images of 32 x 32 on the device: crop, flip), first (new data sets of a folder,
@@ -90,7 +90,7 @@ def opened(case, root, args):
 
 
 def serve(root, args):
-    """Answer lines of "case seconds" with images per second."""
+    """Read lines of "case seconds" from stdin, and answer each with images per second."""
     answers, sys.stdout = sys.stdout, sys.stderr  # keep what libraries print out of the answers
     turns = {}
     for line in sys.stdin:

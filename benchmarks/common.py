@@ -1,4 +1,5 @@
-"""Shared by the benchmarks: the machine's facts, a large folder made of few photos, tables of medians, and JSON."""
+"""Functions shared by the benchmarks: facts about the machine, a large folder made of few photos, tables of medians,
+and JSON."""
 
 import argparse
 import concurrent.futures
@@ -100,7 +101,7 @@ def folder(root, copies, again=os.link, megapixels=None):
 
 
 def _enlarge(path, megapixels):
-    """Enlarge a JPEG as from a camera: 4:2:0, with sensor noise; without noise it would have a fifth of the bytes."""
+    """Enlarge a JPEG like a camera's: 4:2:0, with sensor noise. Without noise it would have a fifth of the bytes."""
     import numpy as np
     from PIL import Image
 

@@ -25,7 +25,7 @@ class Photo:
         return (*corner, *(at + length for at, length in zip(corner, sides, strict=True)))
 
     def mask(self, labels, border=None):
-        """Draw a mask with labels that are assigned to the objects in turn."""
+        """Draw a mask. The objects get the ``labels`` in turn."""
         mask = Image.new("L", self.size)
         for number, box in enumerate(self.boxes):
             ImageDraw.Draw(mask).ellipse(box, labels[number % len(labels)], border)

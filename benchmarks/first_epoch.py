@@ -2,7 +2,7 @@
 
 Method. Each measurement is a separate process; the cases take turns over --rounds rounds. A process imports torch and
 torchvision and starts CUDA, which is not counted. It then imports the loader's package, creates data set and loader,
-and loads two epochs. Measured are
+and loads two epochs. It measures
     open_s      seconds for import, data set (listing included) and loader
     first_s     from iter() to the first batch on the device
     images_s    images/s from the first batch to the end of the first epoch
@@ -15,7 +15,7 @@ Cases: NAME[:K[:D]][@KEY=VALUE,...] of cases.py, without synthetic.
 Confounders.
 - Nothing consumes the batches.
 - Files come from memory. The order is shuffled in all cases.
-- An epoch has files / batch size batches, so that a short one ends before a loader has all batches in flight.
+- An epoch has only files / batch size batches, so a short one may end before a loader has all batches in flight.
 
 Command.
     python benchmarks/first_epoch.py --data PHOTOS --replicate 200 --rounds 3 --json OUT.json

@@ -1,10 +1,11 @@
 """Question: how fast do the examples of five frameworks train with dali_compat's loader, and what share of that time
 does next() take?
 
-Method. Each example runs as users start it, in a separate process, one after another; --rounds repeats all. From its
-output the lines of loader.stats() are read: images/s of training and the share, for each epoch. For Hugging Face it is
-the line of install(verbose=True), for all epochs together, and for Ray the line of the first worker's last epoch. The
-training photos are those of --data in a folder in memory, --replicate times; the validation photos are --data, once.
+Method. Each example runs as users start it, in a separate process, one after another; --rounds repeats all. The script
+reads images/s of training and the share for each epoch from the lines of loader.stats() in its output. For Hugging
+Face, it reads the line of install(verbose=True), which is for all epochs together, and for Ray, the line of the first
+worker's last epoch. The training photos are those of --data in a folder in memory, --replicate times; the validation
+photos are --data, once.
 
 With --processes 2 torchrun starts Accelerate's example, and Ray has two workers; the others use one GPU. The processes
 of an example together have as many threads as the host has cores. A rate is that of one process.
@@ -49,7 +50,7 @@ def command(name: str, photos: pathlib.Path, processes: int, rest: list[str]) ->
 
 
 def run(name: str, photos: pathlib.Path, processes: int, rest: list[str]) -> dict:
-    """Run an example and return {"images_per_s": of each epoch, "in_next": shares of each epoch} from its output."""
+    """Run an example. Return {"images_per_s": rates, "in_next": shares}, one per epoch, from its output."""
     started, both = command(name, photos, processes, rest), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with tempfile.TemporaryDirectory() as place:  # for checkpoints
         done = subprocess.run(started, cwd=place, text=True, **both)

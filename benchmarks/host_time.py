@@ -2,9 +2,9 @@
 
 Method. One process, the CPU backend, tiny JPEGs (16 x 16) in memory, batch 256, RandomResizedCrop, flip, ToTensor and
 Normalize to 8 x 8. Headers have been read and checked before. Each case loads --batches batches that are not counted;
-then the cases take turns over --rounds rounds of --batches batches each. Measured is time.thread_time() around next(),
-the processor time of the calling thread, which excludes DALI's threads and waiting. It also excludes the thread that
-starts DALI on later batches; the cases "in one thread" do without it, and so include all of our work.
+then the cases take turns over --rounds rounds of --batches batches each. The script measures time.thread_time() around
+next(), the processor time of the calling thread, which excludes DALI's threads and waiting. It also excludes the thread
+that starts DALI on later batches; the cases "in one thread" do without it, and so include all of our work.
 
 Cases: ours on a folder of 100 files and on one of --files files (hard links), each sample drawn with replacement, by
 default and in one thread; and "by hand", DALI pipelines fed by a callback with one input (paths) and with five (paths,
@@ -60,7 +60,7 @@ def folder(files):
 
 
 def ours(root, args, in_one_thread=False):
-    """Yield batches without end, on the CPU."""
+    """Return an iterator over the batches of all rounds, on the CPU."""
     from dali_compat import DALIImageFolder, DataLoader
 
     transform = T.Compose(
@@ -78,7 +78,7 @@ def ours(root, args, in_one_thread=False):
 
 
 def warm_headers(loader, dataset):
-    """Read every header, as in a first epoch."""
+    """Read and check every header, as in a first epoch."""
     from dali_compat.data.headers import headers_of
 
     paths = [path for path, _ in dataset.samples]
@@ -88,7 +88,7 @@ def warm_headers(loader, dataset):
 
 
 def by_hand(root, args, inputs):
-    """Return a DALI pipeline that is fed by a callback."""
+    """Return an endless iterator over the batches of a DALI pipeline that a callback feeds."""
     import nvidia.dali as dali
     from nvidia.dali import fn, types
 
@@ -134,7 +134,7 @@ def by_hand(root, args, inputs):
 
 
 def milliseconds(batches, count):
-    """Return this thread's processor time for one of ``count`` batches."""
+    """Return this thread's processor time per batch in milliseconds, averaged over ``count`` batches."""
     spent = 0.0
     for _ in range(count):
         begin = time.thread_time()
@@ -144,7 +144,7 @@ def milliseconds(batches, count):
 
 
 def samples_as_in_imagenet(count):
-    """Return (path, class) for this many files. The strings are new each time, because their hashes are cached."""
+    """Return (path, class) for ``count`` files. The strings are new each time, because their hashes are cached."""
     classes = sorted(number % 1000 for number in range(count))
     root = "/data/imagenet/train"
     return [(f"{root}/n{one:08d}/n{one:08d}_{number % 100_000}.JPEG", one) for number, one in enumerate(classes)]

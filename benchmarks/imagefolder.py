@@ -14,14 +14,14 @@ requested, ours_exact (exact=True), ours_channels_last and, if it is installed, 
 NAME:K runs a case with K workers, NAME:K:D with D batches in flight; cases.py describes further parts of a
 name. With @DALI_COMPAT_JPEG_ENGINE=0 a case of ours runs as on a GPU without a JPEG engine.
 
-With --seen all turns of ours are in later epochs than the first. Whole epochs run before the rounds until all files
-were compared, if the engine decodes. To measure few cores, run the whole command on them:
+With --seen, all turns of ours are in later epochs than the first. Before the rounds, whole epochs run until all files
+were read, and compared if the engine decodes. To measure few cores, run the whole command on them:
     taskset -c 0-3 python benchmarks/imagefolder.py --data PHOTOS --replicate 300 --seen --json OUT.json \\
         --cases torchvision ours ours_exact@DALI_COMPAT_JPEG_ENGINE=0 ours_exact
 
 Confounders.
 - Nothing consumes the batches. During training other things matter: see training.py.
-- Photos of --megapixels are enlarged ones with noise: they have a camera's bytes, but not its detail.
+- Photos of --megapixels are enlarged, with added noise: they have as many bytes as a camera's, but not the detail.
 - With --replicate the files come from memory and few bytes are different: no disk, warm caches, for every case.
 - torchvision's workers finish in bursts, so its warm-up is at least two batches per worker, and its count a multiple
   of workers.
@@ -101,7 +101,7 @@ def opened_of(case, settings, data, sampler=None):
 
 
 def seen(case, settings, data):
-    """Run whole epochs before any turn."""
+    """Run whole epochs of a case of ours, before any turn."""
     if case.name.startswith("ours"):
         with cases.constants(case.constants):
             opened = opened_of(case, settings, data)

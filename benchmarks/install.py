@@ -2,12 +2,14 @@
 
 Method. Each measurement is a separate process; the cases take turns over --rounds rounds. "torch": without install().
 "install": with it. "install, torchvision": with it, and torchvision.datasets imported, as in programs with image
-models, so that every loader's data set is inspected. Measured are --loaders loaders created over a data set of texts
-(microseconds each), one epoch of --samples texts with num_workers=0, threads at the end, and the seconds from start to
-end of a script that imports torch and does this, started by python and by run.
+models, so that every loader's data set is inspected. A script imports torch, creates --loaders loaders over a data set
+of strings, and iterates over one epoch of --samples strings with num_workers=0. The processor time of a loader (in
+microseconds), of the epoch, and of the whole script are measured, and the threads at its end are counted. python starts
+the script without install(), and run with it.
 
 Confounders.
-- Starting and importing torch take seconds, and vary with the page cache: one start of each case is not counted.
+- Starting and importing torch take seconds, and vary with the page cache, so the first start of each case is not
+  counted.
 
 Command.
     python benchmarks/install.py --rounds 5 --json OUT.json

@@ -95,7 +95,7 @@ def dataset(name, root, recipe="train"):
 
 
 def torchvision_loader(settings, data, sampler=None):
-    """ImageFolder and DataLoader with pinned memory and non-blocking copies, as in pytorch/examples."""
+    """Open a DataLoader with pinned memory and non-blocking copies, as in pytorch/examples."""
     loader = torch.utils.data.DataLoader(data, **torch_arguments(settings, sampler, _is_stream(data)))
 
     def epoch():
@@ -108,7 +108,7 @@ def torchvision_loader(settings, data, sampler=None):
 def ours_loader(settings, data, sampler=None, **options):
     """Open dali_compat's loader; options are arguments of its DataLoader.
 
-    fallback="error" makes sure that it does not measure torchvision.
+    fallback="error" ensures that torchvision is not measured instead.
     """
     import dali_compat
 
@@ -128,7 +128,7 @@ def ours_channels_last(settings, data, sampler=None, **options):
 
 
 def handwritten_loader(settings, data=None, sampler=None, pipelines=1, hw_decoder_load=None):
-    """The pipeline of DALI's PyTorch ResNet-50 example, with torchvision's ranges for the crop.
+    """Open the pipeline of DALI's PyTorch ResNet-50 example, with torchvision's ranges for the crop.
 
     pipelines: The number of pipelines that return batches in turn, each with separate threads and a shard of the files.
     hw_decoder_load: The share of JPEGs for the hardware decoder; None is DALI's default.
@@ -219,7 +219,7 @@ def write_tar(root, archive):
 
 
 def turboloader_loader(settings, data=None, sampler=None, archive=None):
-    """TurboLoader, if it is installed, with the antialiasing of torchvision's resize.
+    """Open TurboLoader, if it is installed, with the antialiasing of torchvision's resize.
 
     It reads a tar of the folder's files, by default a temporary one. Labels are those of the returned indices.
     """
@@ -296,7 +296,7 @@ def synchronise(device):
 
 
 def release(device):
-    """Free what garbage collectors and memory pools keep, after the last reference to a loader is gone."""
+    """Free the memory that garbage collectors and memory pools keep after the last reference to a loader is gone."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -136,7 +136,7 @@ def spread(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def reaches(values: Iterable[float], form: str) -> str:
-    """Format a range as "2.1 to 5.4", or as one number if both ends are equal as text."""
+    """Format a range as "2.1 to 5.4", or as one number if both ends are formatted alike."""
     ordered = sorted(values)
     low, high = format(ordered[0], form), format(ordered[-1], form)
     return low if low == high else f"{low} to {high}"

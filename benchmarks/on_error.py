@@ -28,7 +28,7 @@ EPOCHS = "first", "second"
 
 
 def damage(root, every):
-    """Truncate one of every ``every`` files to half, and return their number."""
+    """Truncate one in ``every`` files to half its size. Return the number of truncated files."""
     paths = sorted(path for path in root.glob("*/*") if path.is_file())[::every]
     for path in paths:
         whole = path.read_bytes()

@@ -1,9 +1,9 @@
 """Question: which library do the data sets of public training repositories use to open images?
 
-Method. FOLDER has bare clones, OWNER+NAME/repo. In each repository the modules that define a __getitem__ count or, if
-these open nothing, the repository's modules that they import, or import functions from. A repository opens images by
-the library of OPENERS that most of these modules call. Comments are ignored. "none" stands for torchvision's data sets
-and other files.
+Method. FOLDER has bare clones, OWNER+NAME/repo. In each repository, the modules that define a __getitem__ count. If
+these open nothing, the modules of the repository that they import, in whole or in part, count instead. A repository
+opens images by the library of OPENERS that most of these modules call. Comments are ignored. "none" stands for
+torchvision's data sets and other files.
 
 Confounders.
 - The text is searched and nothing runs. A module may have several data sets, although training uses only one.
@@ -29,7 +29,7 @@ OPENERS = {
 
 
 def look(repository: Path) -> dict:
-    """Return the findings about a repository."""
+    """Return the library that opens images in a repository, and how many modules call each library."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(repository), *arguments]

@@ -1,14 +1,14 @@
 """Question: how fast is a custom Dataset whose __getitem__ opens files with Pillow, and how much processor time does it
 take from the training thread?
 
-Method. One process. The same class, with ImageNet's training transform, in torch's loader and in ours; and for ours
+Method. One process. Torch's loader and ours load the same class, with ImageNet's training transform. Ours also loads
 DALIImageList of the same files. The cases take turns over --rounds rounds. A turn opens a loader, runs an epoch that is
-not counted, and counts --epochs epochs: images per second over all of them, and time.thread_time() per batch around
-next(), the calling thread's processor time. Ratios are within a round.
+not counted, and counts --epochs epochs: images per second over all of them, and the calling thread's processor time per
+batch (time.thread_time() around next()). Ratios are within a round.
 
 Cases: torch:W, own:W and list:W with W workers; in own:0 the class runs in the calling thread. stream:W and
-torchstream:W are an IterableDataset of the same files, each worker reading the bytes of its part, with the training
-transform of open_clip: RandomResizedCrop(224, scale=(0.9, 1), bicubic), no flip.
+torchstream:W load an IterableDataset of the same files, in which each worker reads the bytes of its part. It has the
+training transform of open_clip: RandomResizedCrop(224, scale=(0.9, 1), bicubic), no flip.
 
 Confounders.
 - Nothing consumes the batches.

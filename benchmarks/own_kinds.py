@@ -1,7 +1,8 @@
 """Question: how much processor time do custom data sets of twelve kinds take, relative to torch's loader?
 
-Method. One process without workers. For each kind the same class in torch's loader and in ours; an epoch that is not
-counted, then --rounds rounds in turn. time.process_time() of an epoch: all threads. Ratios are within a round.
+Method. One process without workers. For each kind, torch's loader and ours load the same class: first an epoch that is
+not counted, then --rounds rounds in turn. The script measures time.process_time() of each epoch, which includes all
+threads. Ratios are within a round.
 
 Confounders.
 - torch computes with one thread (OMP_NUM_THREADS=1), because threads that wait for each other count as work.

@@ -2,10 +2,10 @@
 
 Method. Each loader runs in its own process, as its documentation recommends: RandomResizedCrop(224),
 RandomHorizontalFlip, to float, Normalize; batches of (images, labels) tensors, the last short one dropped. Conversions
-are timed. Before the rounds, two batches without shuffling and with CenterCrop are compared with torchvision's, labels
-and pixels (`difference`: mean absolute difference, of 255), and a first epoch is loaded. Then the loaders take turns
-(A B C, B C A, ...). A turn takes WARMUP batches, which empty the queues that were filled during the others' turns,
-and then times as many batches as an epoch has, so that it contains one start of an epoch.
+are timed. Before the rounds, two batches without shuffling and with CenterCrop are compared with torchvision's, both
+labels and pixels (`difference`: mean absolute difference in levels of 0..255), and a first epoch is loaded. Then the
+loaders take turns (A B C, B C A, ...). A turn takes WARMUP batches, which empty the queues that were filled during the
+others' turns, and then times as many batches as an epoch has, so that it contains one start of an epoch.
 
 Confounders.
 - Nothing consumes the batches. Files come from memory, and few are different (--replicate, by default 19).
@@ -93,7 +93,7 @@ def torchcodec(settings, work):
 
 
 def spdl(settings, work):
-    """A batch is decoded in a thread, as in SPDL's ImageNet example; FFmpeg's filters crop and resize."""
+    """Open SPDL as in its ImageNet example: a thread decodes a whole batch, and FFmpeg's filters crop and resize."""
     import spdl.io
     from spdl.pipeline import PipelineBuilder
 
@@ -134,7 +134,7 @@ def from_bytes(transform, data):
 
 
 def litdata_raw(settings, work):
-    """LitData's raw files have no labels."""
+    """Open LitData's loader of raw files, with labels from ImageFolder because LitData gives none."""
     from litdata import StreamingRawDataset
 
     transform = functools.partial(from_bytes, loaders.transform(settings.recipe))
@@ -201,7 +201,7 @@ def webdataset(settings, work):
 
 
 def timm(settings, work):
-    """The loader of timm's train.py, without the augmentations that are not in the recipe."""
+    """Open the loader of timm's train.py, without the augmentations that are not in the recipe."""
     from timm.data import ImageDataset, create_loader
 
     loader = create_loader(
@@ -263,7 +263,8 @@ WITHOUT_CASE = {"ffcv": "ffcv 1.0.2 does not build without the headers of OpenCV
 
 
 def difference(peer, settings, work):
-    """Return the mean absolute difference of pixels from torchvision's, of 255; raise an error if labels differ."""
+    """Return the mean absolute difference from torchvision's pixels, in levels of 0..255. Raise an error if labels
+    differ."""
     settings = dataclasses.replace(settings, recipe=peer.check, workers=1, persistent=False)
     data = ImageFolder(settings.root, loaders.transform(peer.check))
     opened, scale, found = peer.open(settings, work), 255 * torch.tensor(STD).view(3, 1, 1), []
@@ -287,7 +288,7 @@ OPEN = []  # the stream of this process
 
 
 def prepare(name, work, settings, batches):
-    """Convert, compare, load a first epoch; return what is known then."""
+    """Convert the files, compare batches, and load a first epoch. Return the version and the measurements."""
     peer = PEERS[name]
     multiprocessing.set_start_method("fork", force=True)
     importlib.import_module(peer.module)
@@ -340,7 +341,8 @@ def main():
         processes, batches = {}, images["files"] // args.batch_size
 
         def call(name, function, *arguments):
-            """Return what a loader's process returns; None if it fails."""
+            """Call ``function`` in a loader's process, and return its result. If it fails, record the reason and return
+            None."""
             try:
                 return processes[name].submit(function, *arguments, settings, batches).result(PATIENCE)
             except ModuleNotFoundError as error:

@@ -142,7 +142,8 @@ def of_shares(title: str, *loaders: str, **where: Any) -> Group:
 
 
 def bars_of(loaders, values) -> list[Bar]:
-    """Return a bar for each loader with values; the case of a custom data set is named after this loader, too."""
+    """Return a bar for each loader, or none without ``values``. Cases of a custom data set are named after their
+    loader."""
     found = []
     for loader, of in zip(loaders, values, strict=True) if (values := list(values)) else ():
         name = next((name for name in NAMES if loader.startswith(name)), "torchvision" if "torch" in loader else "ours")
@@ -241,7 +242,7 @@ def toolkit() -> str:
 
 
 def on_two() -> list[Column]:
-    """Return a column for each kind of GPU, of the source with the most configs."""
+    """Return a column for each kind of GPU, for the source with the most configs."""
     columns = []
     for gpu in sorted({row["gpu"] for row in measured.rows(benchmark="toolkit", gpus=2)}, reverse=True):
         of = [by_configs(f"2 {gpu}, {words},", source, gpus=2, gpu=gpu) for source, words in SOURCES.items()]

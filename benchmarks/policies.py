@@ -1,15 +1,15 @@
 """Question: how much do policies and ColorJitter cost for a batch on the GPU, with Triton kernels and with torch?
 
 Method. A batch of photos, cropped to --size, goes through a single transform, as ops/kernels applies it for a loader,
-with other random numbers each time. "launches" is the loader's default, "torch" its path without Triton. Both take
+with new random numbers in each call. "launches" is the loader's default, "torch" its path without Triton. Both take
 turns within a round, on the same numbers, and must give the same pixels.
 
 Columns. host_ms: from the call to its return, on an otherwise idle GPU. gpu_ms and launches: the GPU's time, and the
 number of kernels and copies, by torch's profiler. first_s: the first call, which compiles the kernels unless Triton
 has them on disk from an earlier program. Later transforms reuse them.
 
-With --train MODEL that model trains, eager, batch 256, with a loader that applies RandAugment: synthetic (one fixed
-batch), launches and torch take turns of --seconds, each after 24 steps that do not count.
+With --train MODEL, that model trains in eager mode with batches of 256, from a loader that applies RandAugment:
+synthetic (one fixed batch), launches and torch take turns of --seconds, each after 24 steps that do not count.
 
 Confounders. The launches of a model that trains at the same time, and the interpreter's lock, slow the host; launches
 wait for one another. With --train a batch or two of a turn may come from the previous turn's queue; the 24 steps use

@@ -50,7 +50,7 @@ def joined(name):
 
 @contextlib.contextmanager
 def images_of(args, rank):
-    """The folder of images, which the first process creates and removes."""
+    """Yield the folder of images, which the first process creates and removes."""
     with common.folder(args.data, args.replicate) if rank == 0 else contextlib.nullcontext() as root:
         yield everyones(root)[0]
         everyones(None)

@@ -63,7 +63,7 @@ def case(name, source, **options):
 
 
 def use(folder):
-    """Set up the working folder and sys.path as for a script that is started in its folder."""
+    """Set the working folder and sys.path as if a script in ``folder`` were started there."""
     sys.path.insert(0, str(folder))
     os.chdir(folder)
 
@@ -153,7 +153,7 @@ def detr(checkout, data, masks=False):
 
 @case("DeepLabV3Plus-Pytorch", "DeepLabV3Plus-Pytorch")
 def deeplab(checkout, data):
-    """Use the transforms of its main.py."""
+    """Use the transforms of the checkout's main.py."""
     use(checkout)
     from datasets.voc import VOCSegmentation
 
@@ -176,7 +176,7 @@ def fast_scnn(checkout, data):
 
 @case("kuangliu's RetinaNet", "kuangliu-retinanet")
 def retinanet(checkout, data):
-    """Use its collate_fn without the encoder."""
+    """Use the checkout's collate_fn, without its encoder."""
     use(checkout)
     import datagen
     import torchvision.transforms as T

@@ -2,8 +2,8 @@
 
 Method. The measurements of docs/speed.svg and README.md's claims, one after another on this machine. On a GPU: loading
 with its JPEG engines and without, and with 4 cores, ResNet-18 with several loaders and with a custom data set,
-ResNet-50 with 2 cores, first epochs and a stream. Without a GPU: only loading. Each writes a JSON file to --out. A JSON
-file with another name is a further run of its configuration, and the figures are ranges over all of them.
+ResNet-50 with 2 cores, first epochs and a stream. Without a GPU: only loading. Each measurement writes a JSON file to
+--out. A JSON file with another name is a further run of its configuration, and the figures are ranges over all of them.
 
 Confounders. See the docstring of each script.
 

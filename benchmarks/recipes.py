@@ -42,8 +42,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def run(recipe: str, loader: str, seed: int, rest: list[str], any_md5: bool = False) -> dict:
-    """Run an example and return {"seconds": of each epoch, "images_per_s": of each epoch, "accuracy", "in_next": or
-    None}."""
+    """Run an example. Return "seconds" and "images_per_s" of each epoch, the last "accuracy", and "in_next" or None."""
     script = [*(["-c", ANY_MD5] if any_md5 else []), str(EXAMPLES / f"{recipe}.py")]
     command = [sys.executable, *script, *rest, "--loader", loader, "--seed", str(seed)]
     path = os.pathsep.join(filter(None, [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH")]))

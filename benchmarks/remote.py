@@ -1,10 +1,10 @@
 """Question: how does the speed of a data set in object storage compare with the network's, and with a local folder's?
 
 Method. tests/remote/server.py, an S3 server on this machine, answers each request after --latency seconds. --objects
-JPEGs of 500 x 375 (drawn, each a separate file) in ten classes; batches of --batch-size, ImageNet's training transform
-on the CPU, --ahead batches requested ahead. The cases take turns over --rounds rounds:
-- obstore: all objects by obstore without a loader, 128 requests at a time. Nothing is decoded.
-- fetched: the same objects by the package's Fetcher, requested --ahead batches ahead and taken batch by batch.
+JPEGs of 500 x 375 (links to 50 drawn ones) in ten classes; batches of --batch-size, ImageNet's training transform on
+the CPU, --ahead batches requested ahead. The cases take turns over --rounds rounds:
+- obstore: all objects, fetched by obstore without a loader, 128 requests at a time. Nothing is decoded.
+- fetched: the same objects, which the package's Fetcher requests --ahead batches ahead and returns batch by batch.
 - bucket: an epoch of DataLoader over DALIImageFolder("s3://...").
 - disk_cache: the same, from a disk_cache that contains all of them.
 - file: the same over DALIImageFolder("file://...").
@@ -12,7 +12,7 @@ on the CPU, --ahead batches requested ahead. The cases take turns over --rounds 
 
 Confounders.
 - The server runs on the same cores, and uses processor time that a remote bucket would not.
-- Linked files: few encoded bytes, which stay in the system's cache.
+- The local files are links to 50 images, so there are few encoded bytes, which stay in the system's cache.
 
 Command.
     python benchmarks/remote.py --objects 2000 --batch-size 32 --rounds 5 --json OUT.json
@@ -48,7 +48,7 @@ TRANSFORM = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToT
 
 @contextlib.contextmanager
 def photos(count):
-    """Create a temporary folder with train/0/000000.jpg and so on."""
+    """Yield a temporary folder with ``count`` JPEGs, named train/0/000000.jpg and so on."""
     with tempfile.TemporaryDirectory(prefix="dali-compat-bench-", dir="/dev/shm") as made:
         root, rng = pathlib.Path(made), np.random.default_rng(0)
         (root / "originals").mkdir()

@@ -1,9 +1,9 @@
 """Question: how much does it cost to save a loader's state, and to resume from it?
 
-Method. One process, the CPU backend, tiny JPEGs, whose list of samples is repeated until it has --samples; shuffled. In
-each round two loaders take turns: one begins an epoch, the other resumes at its batch --batch. Measured is the time
-from iter() to the first batch. A loader with warm headers and pipelines does both. Between them state_dict() is called
-100 times.
+Method. One process and the CPU backend load tiny JPEGs, shuffled. Their list of samples is repeated until it has
+--samples. In each round two loaders take turns: one begins an epoch, the other resumes at its batch --batch. The script
+measures the time from iter() to the first batch. A loader with warm headers and pipelines does both. Between them
+state_dict() is called 100 times.
 
 Then epochs of images in memory, the cheapest batches, take turns: "off" records nothing for a state (two methods are
 replaced), "on" is the unmodified loader, and "saved" calls state_dict() after every batch.

@@ -1,8 +1,8 @@
-"""Question: how much do many ranks cost that start at once over one folder, or one archive?
+"""Question: how much does it cost if many ranks start at once over one folder, or one archive?
 
-Method. --ranks processes on one machine, each a separate interpreter as under torchrun, in one Gloo group; no GPU.
-They create tiny JPEGs, and pack these as RecordIO. In each case all ranks open the data set at the same moment, create
-a loader with a DistributedSampler, and iterate --epochs epochs. Measured are:
+Method. --ranks processes on one machine, each a separate interpreter as under torchrun, in one Gloo group; no GPU. They
+create tiny JPEGs, and pack these as RecordIO. In each case all ranks open the data set at the same moment, create a
+loader with a DistributedSampler, and iterate over --epochs epochs. The script measures:
 - how many ranks listed the folder or scanned the archive themselves, and how long the slowest took to open it:
   without an index ("first"), with one ("again"), and right after the folder was written ("fresh", when a list made
   within a tick of the file system's clock may be out of date). Ranks that wait for another rank's work list nothing;
@@ -103,7 +103,8 @@ def rank_main(work, images, archive, args):
 
 
 def iterate(dataset, loader_class, sampler_class, gather, rank, world, args):
-    """Return True if the order and the shards are right."""
+    """Run all epochs. Return whether order and shards are right, the number of repeated samples, and seconds per
+    epoch."""
     sampler = sampler_class(dataset, world, rank, seed=1)
     loader = loader_class(dataset, args.batch_size, sampler=sampler, num_workers=1, device="cpu", fallback="error")
     found = {"in_order": True, "shards_exact": True, "repeated": 0, "seconds": []}

@@ -356,7 +356,7 @@ def frameworks() -> str:
 
 
 def policies() -> str:
-    """Return host time and launches of the random per-image choices of a batch."""
+    """Return the host time and the launches that each policy or ColorJitter takes for a batch."""
     rows = (result("policies_h100") or {"rounds": []})["rounds"]
     table = [
         [transform, *(f"{median_of(rows, 'host_ms', case=case, transform=transform):.1f}" for case in _BY)]
@@ -425,7 +425,7 @@ PEERS = {
 
 
 def peers(found: dict | None = None) -> str:
-    """Return a row for each loader that was measured on a CPU, and why others were not."""
+    """Return a row for each loader that was measured on a CPU, and the reasons why others were not."""
     found = found or result("peers_cpu")
     if not found or not found["peers"]:
         return NOT_YET

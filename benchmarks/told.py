@@ -53,7 +53,8 @@ def pets(found: dict) -> dict[str, Pets]:
 
 
 def of_an_epoch(found: dict) -> str:
-    """Return the number of training photos of dogs_cats.py, without the last incomplete batch."""
+    """Return the number of photos in an epoch of dogs_cats.py, to the nearest hundred, without the incomplete last
+    batch."""
     row = found["rounds"][0]
     return f"{round(row['seconds'][-1] * row['images_per_s'][-1], -2):,.0f}"
 

@@ -23,7 +23,7 @@ Confounders.
   Choose --replicate so that none ends.
 - Files come from memory; a disk can only make the loaders slower.
 - cuDNN chooses its kernels in the synthetic turn, which comes first.
-- A GPU's clock decreases as it warms up; each round begins with another loader.
+- A GPU's clock decreases as it warms up, so each round begins with a different loader.
 
 All other options are the toolkit's, and override a config's: --batch-size 64 --size 160.
 
@@ -100,7 +100,7 @@ def siblings():
 
 @contextlib.contextmanager
 def sources(args, ranks):
-    """A folder with train and val, and train.rec and val.rec if requested; the first rank creates and removes it.
+    """Yield a folder with train and val, and train.rec and val.rec if requested. The first rank creates and removes it.
 
     val is the same as train, since nothing here evaluates.
     """
@@ -144,7 +144,7 @@ class Config:
         return data.loaders(options, self.ranks, *data.datasets(options))[0]
 
     def fixed(self):
-        """Yield one batch on the device without end."""
+        """Return an iterator that repeats one batch on the device forever."""
         options, device = self.options, self.ranks.device
         images = torch.randn(options.batch_size, 3, options.size, options.size, device=device)
         labels = torch.randint(common.MOST_CLASSES, (options.batch_size,), device=device)
@@ -159,8 +159,8 @@ def endless(loader):
 
 
 def timed(config, stream, every, seconds, least=0):
-    """Return {steps, images_per_s, waiting, loss} of the steps until the time is over on any rank, and at least
-    ``least``."""
+    """Train until ``seconds`` have passed on any rank, but for at least ``least`` steps. Return {steps, images_per_s,
+    waiting, loss}."""
     training, ranks = config.training, config.ranks
     pending = torch.zeros(3, device=ranks.device)  # loss, correct answers, whether the time is over
     ranks.total(pending)  # all ranks begin together, and the GPUs are idle
@@ -184,7 +184,7 @@ def timed(config, stream, every, seconds, least=0):
 
 
 def turn(config, case, source, cores, args, known):
-    """Return the numbers of one case; known: data sets that dali_compat has read once."""
+    """Return the measurements of one turn. ``known`` contains the ids of data sets that dali_compat has read once."""
     every = LOOK if case == "synthetic" else cores * -(-LOOK // cores)
     if case == "synthetic":
         stream = config.fixed()

@@ -11,11 +11,11 @@ Kinds of step (--kinds):
     compiled      torch.compile(model), and SGD with fused=True
     graphs        the same with mode="reduce-overhead": CUDA graphs. A loader's batch is a new tensor each step, which
                   torch copies into the graph's input; the synthetic batch is copied, too
-    ..._item      each of them with loss.item() after every step: the thread waits for the GPU, so that it hides
-                  nothing of next()
+    ..._item      each of them with loss.item() after every step: the thread waits for the GPU, so that no part
+                  of next() is hidden
 
 Cases: synthetic (one fixed batch on the device: the upper bound), ours, handwritten, and, if requested, torchvision
-(--workers processes, pinned memory, non-blocking copies), ours_exact. cases.py describes how a name gives threads,
+(--workers processes, pinned memory, non-blocking copies), ours_exact. cases.py describes how a name specifies threads,
 batches in flight, pipelines and other arguments: handwritten:4:5@hw_decoder_load=1.0. Ours and handwritten return
 channels_last batches; the loop converts torchvision's.
 
@@ -25,8 +25,8 @@ installed.
 Several GPUs. torchrun starts a process for each; the model is wrapped in DistributedDataParallel, each process loads
 its part of the images, and the slowest process's time counts. Synthetic runs on the same GPUs.
 
-With --profile torch's profiler reports, after the rounds, which kernels and copies a loader adds to a step, and by how
-much the model's kernels grow longer next to them.
+With --profile torch's profiler reports, after the rounds, which kernels and copies a loader adds to a step, and how
+much longer the model's kernels take next to them.
 
 Columns. next() is the time of a step's next(loader): the elapsed time, and the calling thread's processor time.
 
@@ -36,8 +36,8 @@ Confounders.
 - All cases run with CUDA_DEVICE_MAX_CONNECTIONS=32, which dali_compat sets on import, so that only the loader
   differs. Set the variable to another number to measure its effect.
 - An epoch that ends within a turn costs its loader the start of the next: --replicate makes epochs long. In a first
-  epoch ours reads each file's header. With --seen it runs a whole epoch before its first turn, as in all epochs of a
-  training but one.
+  epoch ours reads each file's header. With --seen, it runs a whole epoch before its first turn, so that all turns are
+  in later epochs.
 - torchvision's workers finish in bursts: its warm-up is at least two batches per worker, and its steps a multiple of
   workers.
 - With --replicate the files come from memory; a disk can only make the loaders slower.
@@ -142,7 +142,8 @@ def timed(stream, step, item, steps, device):
 
 @contextlib.contextmanager
 def going_on(what, failed):
-    """Print an error and record it in ``failed``. With several processes it is raised, since the others would wait."""
+    """Print an error and add ``what`` to ``failed``. With several processes, raise the error, since the others would
+    wait."""
     try:
         yield
     except (Exception, SystemExit):

@@ -9,8 +9,8 @@ Recipes (--recipes), written as in the projects' code, so that the loader has to
     dino     two views of 224 and six of 96: crops, flip, jitter, grayscale, blur, solarize
     preset   one view: an object that calls ImageNet's Compose, as in torchvision's references
 
-Cases: torchvision (--workers processes, pinned memory), ours; own, the same in a custom data set, whose code runs in
---workers processes; and for preset, plain: the Compose itself.
+Cases: torchvision (--workers processes, pinned memory); ours; own, a custom data set with the same transform, whose
+code runs in --workers processes; and for preset, plain, which is the Compose itself.
 
 Confounders.
 - Nothing consumes the batches.
@@ -40,7 +40,7 @@ def jitter(brightness, saturation):
 
 
 class TwoViews:
-    """SimCLR's (Chen et al., 2020), as a class that calls one Compose twice."""
+    """SimCLR's two views (Chen et al., 2020), as a class that calls one Compose twice."""
 
     views = [(2, loaders.CROP)]
 
@@ -54,7 +54,7 @@ class TwoViews:
 
 
 class MultiCrop:
-    """DINO's (Caron et al., 2021), with torchvision's GaussianBlur and RandomSolarize in place of its classes."""
+    """DINO's crops (Caron et al., 2021), with torchvision's GaussianBlur and RandomSolarize in place of its classes."""
 
     views = [(2, loaders.CROP), (6, 96)]
 

@@ -26,9 +26,9 @@ _MESSAGES["can't start new thread"] = errno.EAGAIN
 
 class ImageReadError(OSError):
     """Raised if an image file or an archive cannot be read or decoded. The message has the file's path (for
-    DALIHuggingFace, the row) and the reason. If an image of a batch cannot be decoded, it also has the image's index in
-    the data set. If possible, the error is also an instance of the original error's class, such as FileNotFoundError,
-    PIL.UnidentifiedImageError or ValueError.
+    DALIHuggingFace, the row) and the reason. If an image of a batch cannot be decoded, the message also has the image's
+    index in the data set. If possible, the error is also an instance of the original error's class, such as
+    FileNotFoundError, PIL.UnidentifiedImageError or ValueError.
 
     Examples:
         >>> dataset = DALIImageList(["empty.jpg"])
@@ -47,7 +47,7 @@ class ImageReadError(OSError):
 
 
 class _CombinedType(type):
-    """Metaclass of the classes that _combined() returns. A function that is registered with copyreg pickles them."""
+    """Metaclass of the classes that _combined() returns. copyreg needs it to pickle these classes."""
 
 
 @functools.cache

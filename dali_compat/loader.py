@@ -42,8 +42,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images decoded and transformed by NVIDIA DALI.
 
     Every argument of torch's DataLoader is accepted, and has the same meaning unless described otherwise below.
-    Samplers, batch samplers, ``len()`` and the order for a given seed are torch's own. For files and arrays, it is the
-    order of torch's loader with workers. The data set determines how images are loaded:
+    Samplers, batch samplers, ``len()`` and the order for a given seed are torch's own. For files and arrays, the
+    order is that of torch's loader with workers. The data set determines how images are loaded:
 
     - DALI reads, decodes and transforms files and archives (torchvision's ImageFolder, Food101 and the like,
       DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace, DALIRecordIO and the like, and Subset and
@@ -65,9 +65,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             cores. If a GPU has enough JPEG engines to decode all JPEGs, at most 4 threads are used. For a custom data
             set, a transform without a translation and torch's own loader, also the number of worker processes, where 0
             means the main process.
-        collate_fn: takes the list of (image, target) samples, with images on ``device``. If it fails on images on a
-            GPU, it gets images on the CPU, with a warning. For a custom data set, a transform without a translation and
-            torch's own loader, it runs in the worker process, as in torch. None is default_collate.
+        collate_fn: takes the list of (image, target) samples, with images on ``device``. If it fails for images
+            on a GPU, it is called with images on the CPU, with a warning. For a custom data set, a transform without a
+            translation and torch's own loader, it runs in the worker process, as in torch. None is default_collate.
         prefetch_factor: number of batches in flight in DALI. None means four on a GPU and two on the CPU. With worker
             processes, also the number of batches per worker, as in torch.
         timeout, worker_init_fn, multiprocessing_context: as torch's, if worker processes are used.
@@ -76,9 +76,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         pin_memory_device: as torch's for torch's own loader. No effect otherwise.
         device: device of the batches. None is the current CUDA device, or the CPU if there is none.
         exact: if True, compute torchvision's pixels bit for bit, with the exceptions in docs/transforms.md. JPEGs are
-            then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels. Their
-            resizing, with a GPU's decoding, differs by less than .3 of 255 levels on average (docs/transforms.md).
-            Image sizes and the distributions of random parameters are torchvision's.
+            then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels. After
+            decoding and resizing on a GPU, pixels differ by less than 0.3 of 255 levels on average
+            (docs/transforms.md). Image sizes and the distributions of random parameters are torchvision's.
         fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
             or raise an "error".
         memory_format: memory format of the images, torch.contiguous_format or torch.channels_last.
@@ -89,13 +89,13 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": raise the
             error. "replace": use another sample, with its own label and index, drawn with the epoch's seed. "skip":
             leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper bound.
-            :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. At the end of an epoch
-            with new ones, another reports the epoch's number of failures. If images in memory are too small, the error
-            is always raised.
+            :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. If new samples have
+            failed in an epoch, another warning at its end gives the epoch's number of failures. If images in
+            memory are too small, the error is always raised.
         on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
             For a custom data set or a transform without a translation, these include images that are too small.
-        snapshot_every_n_steps: accepted for torchdata's StatefulDataLoader. No effect, because states count every
-            batch.
+        snapshot_every_n_steps: accepted for compatibility with torchdata's StatefulDataLoader. No effect, because
+            states count every batch.
 
     Raises:
         ValueError, TypeError: an argument is invalid, as in torch.

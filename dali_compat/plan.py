@@ -49,8 +49,8 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A condition of a step in a container such as RandomChoice. The step applies to a sample if the container's
-    "choose" step has drawn ``value`` for it, at position ``rank``."""
+    """A condition for a step in a container such as RandomChoice. The step is applied to a sample only if the
+    container's "choose" step has drawn ``value`` for that sample, at position ``rank``."""
 
     stream: int  # random stream of the "choose" step
     value: int  # number of the branch that contains the step

@@ -46,8 +46,8 @@ class Randoms:
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:
-    """Return a random index below ``count``, to replace a sample. ``position`` is its position in the epoch or its
-    index. ``attempt`` differs between the attempts for a sample."""
+    """Return the random index, below ``count``, of a sample that replaces another. ``position`` is the position in the
+    epoch, or the index, of the replaced sample. ``attempt`` counts the attempts to replace it."""
     key = np.random.SeedSequence((seed, position, attempt))
     return int(np.random.Generator(np.random.Philox(key)).integers(count))
 

@@ -154,7 +154,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
 
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
-        """True if most images are JPEGs, judged by up to a hundred of them."""
+        """True if most of the images are JPEGs, judging by a sample of up to a hundred."""
         some = range(0, len(self), len(self) // 100 + 1)
         if self._objects is None:
             images = self.read(some)
@@ -202,7 +202,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
         """Return a bool array of shape (N,) for the images at ``indices``, True if the image's file has changed since
-        it was indexed, or cannot be opened. A file that is open may be deleted or replaced."""
+        it was indexed, or cannot be opened. Deleting or replacing a file does not count while it is open."""
         files = self._table.files[self._rows(indices)]
         if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)

@@ -1,4 +1,4 @@
-"""Read parts of files, which each process opens at first use, within the system's limit of open files.
+"""Read parts of files. Each process opens a file at first use, and stays below the system's limit of open files.
 
 Batches are views of mapped files. For 256 photos of 105 KB on 2 cores (benchmarks/archives.py), views take 1.7 ms from
 the page cache and 20 ms from disk, if the kernel prefetches them (posix_fadvise). preads in 8 threads take 17 and 46
@@ -131,7 +131,7 @@ class _File(io.FileIO):
 
 
 def _limit() -> int:
-    """Return how many files to keep open. Each needs two descriptors, and half of the process's limit is for other
+    """Return how many files to keep open. Each needs two descriptors, and half of the process's limit is left for other
     uses."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, soft // 4) if soft != resource.RLIM_INFINITY else 1 << 16

@@ -40,7 +40,7 @@ Progress = Callable[[int], None]
 class FileRows(NamedTuple):
     """The N images of one file, in the order of the data set.
 
-    A gap is a run of GAP bytes within an image that do not belong to it. Only RecordIO has gaps, in about one of
+    A gap is a run of GAP bytes within an image that do not belong to it. Only RecordIO has gaps, in about one in
     170,000 photos.
     """
 

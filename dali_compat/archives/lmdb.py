@@ -48,9 +48,9 @@ class DALILMDB(Archive):
         return_index: samples are (image, target, index), and batches are [images, labels, indices].
         labels: one target for all images (torchvision's LSUN has one database per class), a mapping of keys to targets,
             or a sequence of targets in the order of the keys. It overrides the labels of Datum.
-        label_pattern: a regular expression that finds the target in a key, in its group if it has one. If all matches
-            are numbers, they are the targets. Otherwise they are class names, numbered in sorted order. For example,
-            ``r"^(.*?)/"`` finds ``n01440764`` in ``n01440764/n01440764_10026.JPEG``.
+        label_pattern: a regular expression that matches the target in a key. If it has a group, only the group is the
+            target. If all matches are numbers, they are the targets. Otherwise they are class names, numbered in sorted
+            order. For example, ``r"^(.*?)/"`` finds ``n01440764`` in ``n01440764/n01440764_10026.JPEG``.
 
     Attributes:
         files, targets: as in DALIRecordIO.
@@ -310,8 +310,8 @@ class Database:
         return begin + _HEADER.size
 
     def _use(self, number: int) -> None:
-        """Mark a page as visited. Raise ImageReadError if it was visited before, because then another page is
-        missing."""
+        """Mark a page as visited. Raise ImageReadError if it was visited before, because an intact file refers to each
+        page only once."""
         if self._used[number]:
             raise corrupt(self._path, f"page {number}", "it is referenced twice")
         self._used[number] = True

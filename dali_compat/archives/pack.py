@@ -107,8 +107,8 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
         out: path of the archive. Its extension, .rec, .tfrecord, .lmdb or .tar, selects the format.
 
     Raises:
-        CannotPack: ``out`` exists or cannot be created, or another process is writing it; or a class name has a line
-            break.
+        CannotPack: ``out`` exists or cannot be created, or another process is writing it; or a class name contains a
+            line break.
         FileNotFoundError: as in ImageFolder.
         OSError: reading or writing fails.
     """
@@ -183,7 +183,7 @@ class _Source:
         return len(self._samples)
 
     def samples(self) -> Iterator[ImageFile]:
-        """Yield the images. Files are read ahead, because each is a round trip on a network file system."""
+        """Yield the images. Files are read ahead, because a network file system needs a round trip for each file."""
         with ThreadPoolExecutor(_THREADS) as pool:
             for begin in range(0, len(self), _AHEAD):
                 paths, targets = zip(*self._samples[begin : begin + _AHEAD], strict=True)

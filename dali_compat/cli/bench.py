@@ -1,9 +1,9 @@
 """Measure how fast your data loads, what limits it, and what to change.
 
 A first pass over random images is not timed. Then the files of these images are read twice, from the disk and from the
-page cache, with as many threads as the loader has. If the data set is larger than the free memory, the time from the
-disk counts, otherwise the time from the page cache. Finally, a second pass is timed. limit() in limits.py determines
-the bottleneck.
+page cache, with as many threads as the loader has. If the data set is larger than the free memory, the time of
+reading from the disk is used, otherwise that from the page cache. Finally, a second pass is timed. limit() in limits.py
+determines the bottleneck.
 """
 
 from __future__ import annotations

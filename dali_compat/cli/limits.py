@@ -51,8 +51,8 @@ class Bottleneck(NamedTuple):
 def limit(m: Measured) -> Bottleneck:
     """Return the bottleneck of loading, the first of these that applies.
 
-    - PYTHON: next() runs Python functions, or waits for them, for at least BUSY of the time.
-    - BUSY_MACHINE: other programs use at least OTHERS of the cores. The loader uses less than BUSY of the cores, and
+    - PYTHON: next() runs Python functions, or waits for them, for at least the share BUSY of the time.
+    - BUSY_MACHINE: other programs use at least the share OTHERS of the cores, the loader uses less than BUSY, and
       together they use at least BUSY.
     - DISK, HOST, CPU: the busiest of the three, if it is busy for at least BUSY of the time. DISK is reading the files,
       HOST the calling thread's Python, and CPU all cores or the loader's threads.

@@ -49,14 +49,14 @@ class SampledFiles:
                     os.close(file)
 
     def read(self, threads: int) -> float:
-        """Read all files with this number of threads. Return the seconds."""
+        """Read all files with this number of threads. Return the time in seconds."""
         begin = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
             self.bytes = sum(pool.map(self._read, self.indices))
         return time.perf_counter() - begin
 
     def pixels(self) -> int:
-        """Return an estimate of the bytes of all samples as decoded images, from the sizes of a few images."""
+        """Estimate how many bytes all samples take after decoding, from the sizes of a few images."""
         from dali_compat.data.sources import opened
 
         chosen, total = self.indices[:_MOST_OPENED], 0

@@ -23,8 +23,8 @@ from .readers import check_items
 class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images in memory and their targets, as in torchvision.datasets.CIFAR10.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image. It works in any loader.
-    A dali_compat.DataLoader keeps the images on its device and transforms them there.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image. The data set works in any
+    loader. A dali_compat.DataLoader keeps the images on its device and transforms them there.
 
     Args:
         images: uint8 numpy array or CPU tensor with values from 0 to 255, of shape (N, H, W, 3), (N, H, W, 1) or (N, H,
@@ -106,7 +106,8 @@ def holds_arrays(dataset: data.Dataset[Any]) -> bool:
 def images_of(dataset: Any) -> torch.Tensor:
     """Return all images as a uint8 tensor of shape (N, C, H, W), without a copy if possible.
 
-    Raise Unsupported if the class overrides ``__getitem__``, or if its images or number of targets are unsupported.
+    Raise Unsupported if the class overrides ``__getitem__`` or its images are unsupported, or unless there is one
+    target per image.
     """
     name = type(dataset).__name__
     if not holds_arrays(dataset):
@@ -164,8 +165,8 @@ def raw_targets(dataset: Any) -> Any:
 
 
 def target(dataset: Any, index: Any) -> Any:
-    """Return the target of ``dataset[index]`` before target_transform. An invalid index raises as in
-    ``dataset[index]``."""
+    """Return the target of ``dataset[index]`` before target_transform. An invalid index raises the same error
+    as ``dataset[index]``."""
     layout = _LAYOUTS[type(dataset).__getitem__]
     _, value = dataset.data[index], getattr(dataset, layout.targets)[index]
     if isinstance(dataset, QMNIST):

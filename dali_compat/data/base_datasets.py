@@ -105,7 +105,10 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
 
 
 def sample(dataset: Images, index: int) -> tuple[Source, Any]:
-    """Return (source, target before target_transform) of a sample. An invalid index raises as in ``dataset[index]``."""
+    """Return (source, target before target_transform) of a sample.
+
+    An invalid index raises the same error as ``dataset[index]``.
+    """
     reader = reader_of(dataset)
     if reader is None:
         store: Any = dataset

@@ -219,7 +219,7 @@ def _read_by_pil(source: Source | np.ndarray) -> Header:
 def _same_in_dali(image: Any) -> bool:
     """Return True if DALI decodes an image other than a JPEG to exactly PIL's pixels.
 
-    The rules were measured with tests/faults/originals.py. intact.py checks the bytes separately.
+    The rules come from measurements with tests/faults/originals.py. intact.py checks the bytes separately.
     """
     modes = _SAME_IN_DALI.get(image.format, ())
     if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):

@@ -28,10 +28,10 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
-    """Image files and their targets, decoded and transformed by DALI if iterated by a dali_compat.DataLoader.
+    """Image files and targets for dali_compat.DataLoader, which decodes and transforms the images with DALI.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB. It works in
-    any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB. The data set
+    works in any loader.
 
     Args:
         paths: paths of the files, as str, bytes or PathLike, or URLs of objects such as ``s3://bucket/1.jpg`` or

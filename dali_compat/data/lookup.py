@@ -163,7 +163,7 @@ def as_list(values: Any) -> Sequence[Any]:
 def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> IndexedSamples:
     """Look up the samples of a batch one by one. Relative paths are joined to ``folder``.
 
-    An invalid index raises as in ``dataset[index]``.
+    An invalid index raises the same error as ``dataset[index]``.
     """
     locations = [locate(dataset, index) for index in indices]
     pairs = [sample(leaf, local) for leaf, local in locations]

@@ -235,7 +235,8 @@ class RandomAccess:
 class Info(UserDict[Any, Any]):
     """Lazy ``info`` of a PIL image: its EXIF, color profile and other metadata.
 
-    The first access reads the file. An unread Info is pickled as a path or encoded bytes, except of a rotated Record.
+    The first access reads the file. Before that, an Info is pickled as a path or encoded bytes. For a rotated Record,
+    it is read and pickled as a dict.
     """
 
     def __init__(self, source: Source | np.ndarray):

@@ -1,8 +1,8 @@
 """Run the torch steps of a plan on images that are already on the device.
 
 Steps run as in ops/kernels, except for two groups, which are fused. Leading crops, padding and flips run as one
-torch.gather. On a GPU, conversions of uint8 pixels run as a lookup in a table, which torchvision's functions compute on
-the CPU. The table is exact. A conversion on the GPU is not, because torch then multiplies by a reciprocal instead of
+torch.gather. On a GPU, conversions of uint8 pixels become lookups in a table, which torchvision's functions have filled
+on the CPU. The table is exact. Converting on the GPU is not, because torch multiplies by a reciprocal there instead of
 dividing.
 """
 

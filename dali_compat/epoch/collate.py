@@ -26,11 +26,10 @@ _CPU = torch.device("cpu")
 
 
 class UserCollate:
-    """Calls a custom collate_fn, with images on the GPU if possible.
+    """Wrapper that calls a custom collate_fn, with images on the GPU if possible.
 
-    A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. The function is then
-    called again with images on the CPU, for this batch and all later ones. ``fallback``, the loader's argument,
-    determines how this is reported.
+    A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. This batch and all later
+    ones are then collated with images on the CPU. ``fallback``, the loader's argument, determines how this is reported.
     """
 
     def __init__(self, fallback: str):

@@ -62,8 +62,8 @@ class DaliBatch(Batch):
 
     Args:
         epoch, indices, begin, error: see Batch.
-        is_substitute: whether this batch is one sample that replaces an unreadable one. PIL always decodes it, so that
-            its pixels are the same whenever it is loaded.
+        is_substitute: whether the batch consists of a single sample, which replaces an unreadable one. PIL always
+            decodes this sample, so that its pixels are the same whenever it is loaded.
 
     Attributes:
         started: whether start() was called, or is not needed because of ``error``.

@@ -1,4 +1,4 @@
-"""Base class for the rows (images) of a batch that decoders decode, and its subclass for traced batches."""
+"""Base class for the rows (images) of a batch, as decoders use them, and its subclass for traced batches."""
 
 from __future__ import annotations
 

@@ -176,8 +176,8 @@ class DaliEpoch(Epoch[DaliRoute]):
         return known
 
     def _next_number(self, plan: Plan, form: Form) -> int:
-        """Return the number of the pipeline that decodes the next batch. It is 0 until a second pipeline is open, and
-        then 0 and 1 in turn."""
+        """Return the index of the pipeline that decodes the next batch. It is 0 until a second pipeline is open, and
+        then alternates between 0 and 1."""
         self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
         if self.route.alternating_pipelines(form) == 1:
             return 0

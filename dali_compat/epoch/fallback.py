@@ -237,8 +237,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield ``samples``. If there are none, yield the samples of iter(dataset). A data set whose state was loaded
-    between two epochs may still be at the end of the previous epoch."""
+    """Yield ``samples``. If there are none, yield those of iter(dataset), because a data set whose state was loaded
+    between two epochs may first have to finish the previous epoch."""
     empty = True
     for one in samples:
         empty = False
@@ -275,7 +275,8 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set an attribute of the wrapped data set, as a worker_init_fn may do, unless this class has the attribute."""
+        """Set an attribute of the wrapped data set, as a worker_init_fn may do. The wrapper's own attributes are set on
+        the wrapper."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 

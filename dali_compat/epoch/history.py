@@ -78,7 +78,7 @@ class History:
         return progress
 
     def _unused_state(self, loader) -> State | None:
-        """Return the state from which the previous iter() has resumed, and reset the generators to before that iter().
+        """Return the state from which the previous iter() resumed, and undo all changes to the generators since then.
         Return None if there is no such state, or if next() has since returned a batch or failed. Lightning calls iter()
         twice, so the second iterator resumes from the same state."""
         applied, current = self._applied, self._current

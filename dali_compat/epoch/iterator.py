@@ -215,8 +215,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw the indices of batches until max(``least``, ``ahead``, n) batches are drawn but not returned. n is
-        ``_ahead``, but without workers not more than max_draw_ahead() allows."""
+        """Draw the indices of batches until max(``least``, ``ahead``, n) batches are drawn but not returned. With
+        workers, n is ``_ahead``. Without workers, max_draw_ahead() may reduce it."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -226,8 +226,8 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.request()
 
     def _draw_one(self) -> bool:
-        """Draw the indices of the next batch. Return False if there are no more, or if the sampler has raised an error
-        that a later next() raises."""
+        """Draw the indices of the next batch. Return False if there are no more, or if the sampler has raised an error,
+        which a later next() will raise. With workers, raise the error at once, as torch does."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:

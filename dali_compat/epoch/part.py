@@ -1,4 +1,4 @@
-"""Decode the rows of a batch that share a plan, and convert them to the class that the transform returns."""
+"""Decode the rows of a batch that share a plan, and convert the images to the class that the transform returns."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes JPEGs that it has
-        decoded to Pillow's pixels before, or is likely to. It also decodes a few others, to compare its pixels with
-        DALI's."""
+        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes JPEGs for which
+        its pixels are known or likely to equal Pillow's. It also decodes JPEGs that DALI decodes, to compare the
+        pixels."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows
@@ -160,13 +160,13 @@ def keeps_info(plan: Plan) -> bool:
 
 
 def as_samples(images: Sequence[torch.Tensor], kind: str, infos: Sequence[Any] = ()) -> list[Any]:
-    """Return images of the class that ``kind`` (ImageSpec.kind) names. ``infos`` are the ``info`` dictionaries of PIL
+    """Convert images to the class that ``kind`` (ImageSpec.kind) names. ``infos`` are the ``info`` dictionaries of PIL
     images, or empty."""
     return [_as_sample(image, kind, info) for image, info in zip_longest(images, infos)]
 
 
 def _as_sample(image: torch.Tensor, kind: str, info: Any) -> Any:
-    """Return an image of the class that ``kind`` names. ``image`` is (H, W, C) for "pil", otherwise (C, H, W)."""
+    """Convert an image to the class that ``kind`` names. ``image`` is (H, W, C) for "pil", otherwise (C, H, W)."""
     if kind == "pil":
         made = Image.fromarray(image.squeeze(-1).numpy() if image.shape[-1] == 1 else image.numpy())
         if info is not None:

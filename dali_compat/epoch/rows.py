@@ -123,8 +123,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of the rows' files, with -1 for cached images. Return None if images are not files, or on a
-        GPU, because stat() takes too long."""
+        """Return the ctimes of the rows' files, with -1 for cached images. Return None if images are not files, or if
+        the loader uses a GPU, because stat() would take too long."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         times = ctimes_of([self.sources[row] for row in found.rows.tolist()])
@@ -170,7 +170,7 @@ class Rows(DecodableRows):
 
 
 def _as_torchvision_error(error: Exception) -> Exception:
-    """Return ``error``, or a ValueError as from torchvision if it is an ImageTooSmall."""
+    """Convert an ImageTooSmall to a ValueError, as torchvision raises. Return other errors unchanged."""
     return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
 

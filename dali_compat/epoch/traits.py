@@ -175,8 +175,8 @@ def _check(value: Any, kind: Any, field: str) -> None:
     """Raise ValueError if a field's value does not match its kind.
 
     A kind is a class, a range of integers, a dict of kinds, or a list with either one kind for all elements or one kind
-    per element. A kind may also be an example value. A number then stands for its class, base64 text for its length,
-    and other text for itself.
+    per element. A kind may also be an example value. A number then matches numbers of its class, base64 text
+    matches base64 text of its length, and other text matches only itself.
     """
     parts: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, dict):

@@ -1,6 +1,6 @@
 """Evaluate the source code of a callable without running it.
 
-An Evaluator evaluates the syntax tree on the objects that the code refers to, with an Image in place of the image. It
+An Evaluator interprets the syntax tree. Names refer to the real objects, and an Image takes the place of the image. It
 supports code without side effects: names, attributes, lists and dicts, conditions on numbers and strings, for loops,
 and calls of the user's functions, of transforms with a translation, of the image's METHODS and of a few builtins. For
 any other code, such as random.random() or image.size, it raises NotUnderstood with the code in the message.
@@ -46,8 +46,8 @@ _HOOKS = [name for name in vars(nn.Module()) if "hooks" in name]
 
 
 class NotUnderstood(Exception):
-    """A callable contains unsupported code. The message is the reason. It is "" if the callable itself cannot be
-    evaluated, or applies no transforms."""
+    """Raised if a callable contains unsupported code. The message is the reason, or "" if the callable itself cannot be
+    evaluated or applies no transforms."""
 
 
 class Image:
@@ -140,7 +140,7 @@ class Evaluator:
         return None
 
     def _create(self, value) -> Any:
-        """Record and return a list or iterator that the evaluated code creates, and which it may therefore change."""
+        """Record and return a list or iterator that the evaluated code has created and may therefore change."""
         self._created[id(value)] = value
         return value
 
@@ -304,7 +304,7 @@ class Evaluator:
     # ---- objects
 
     def _elements(self, value) -> Any:
-        """Return an iterable with the values that iterating over ``value`` yields."""
+        """Return an iterable of the elements of ``value``."""
         if type(value) is nn.ModuleList:
             return list(value._modules.values())
         if self._is_created(value):  # iterating over the user's own iterator would advance it

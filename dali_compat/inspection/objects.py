@@ -43,7 +43,7 @@ def is_plain(value) -> bool:
 
 
 def modules_are_hooked() -> bool:
-    """Return True if a call of any nn.Module may also call the user's code."""
+    """Return True if calling any nn.Module may run global hooks or a replacement of its __call__()."""
     theirs = (getattr(one, "__globals__", None) is vars(module) for one in (nn.Module.__call__, nn.Module._call_impl))
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks or not all(theirs))
 

@@ -29,8 +29,8 @@ def definition_of(code: CodeType) -> Definition | None:
 
 @functools.lru_cache(16)
 def _parsed(text: str) -> tuple[dict[tuple[str, int], list[Definition]], set[CodeType]]:
-    """Parse a source text. Return the syntax trees of its functions by (name, first line), and the bytecode of all its
-    functions."""
+    """Parse source code. Return the syntax trees of its functions, keyed by (name, first line), and the bytecode of all
+    its functions."""
     definitions: dict[tuple[str, int], list[Definition]] = {}
     try:
         tree, compiled = ast.parse(text), {*inner_code(compile(text, "", "exec", dont_inherit=True))}

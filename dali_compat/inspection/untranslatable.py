@@ -10,13 +10,13 @@ _ADDRESS = re.compile(r"<(?:function |class ')?(?:[\w<>]+\.)*([\w<>]+)(?: object
 
 
 class Untranslatable(Exception):
-    """A transform has no faithful translation.
+    """Raised if a transform has no faithful translation.
 
     Attributes:
         transform: the transform's repr, on one line.
         reason: the reason, with the name of the argument if one is at fault.
         remedy: what the user can do, or ''.
-        name: name of the class or function at fault: the transform, or one inside of it.
+        name: name of the class or function at fault: the transform, or one inside it.
     """
 
     def __init__(self, transform, reason: str, remedy: str = "", within: Untranslatable | None = None):

@@ -23,7 +23,7 @@ _FROM_INT = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 
 
 
 def like_of(t, spec: ImageSpec) -> str:
-    """Return whose arithmetic kernels use: "pil" for a PIL image, otherwise "v1" or "v2", the transform's version."""
+    """Return the kind of arithmetic to use: "pil" for a PIL image, otherwise the transform's version, "v1" or "v2"."""
     if spec.kind == "pil":
         return "pil"
     return version_of(t)
@@ -99,7 +99,7 @@ def fill_list(fill) -> list | None:
 
 
 def resizes_in_integers(interpolation: str) -> bool:
-    """Return True if v2 resizes uint8 tensors on a CPU in integer arithmetic, rounded after each axis.
+    """Return True if v2 resizes uint8 tensors on a CPU in integer arithmetic, and rounds after each axis.
 
     Before torchvision 0.21, a bilinear resize on a CPU with AVX512 uses floats and rounds once.
     """

@@ -243,7 +243,8 @@ def autocontrast(images, arrays, *, like):
 
 @kernel(torchvision="equalize", parts=True, keeps_info=True)
 def equalize(images, arrays, *, like):
-    """Equalize the histogram of each channel. v2's function equals Pillow's for uint8 images, and takes batches."""
+    """Equalize the histogram of each channel. uint8 images are passed to v2's function, which takes batches
+    and returns Pillow's pixels."""
     return functions("v2" if images.dtype == torch.uint8 else like).equalize(images)
 
 

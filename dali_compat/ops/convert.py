@@ -143,7 +143,7 @@ def arithmetic(images, arrays, *, name):
 
 @kernel(in_batches=True, image=lambda image, row: F1.to_pil_image(image))
 def tensor_to_pil(images, arrays):
-    """Return uint8 images, as ToPILImage does. Floats are multiplied by 255 and truncated."""
+    """Convert images to uint8, as ToPILImage does. Floats are multiplied by 255 and truncated."""
     return images.mul(255).byte() if images.is_floating_point() else images
 
 

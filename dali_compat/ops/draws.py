@@ -56,7 +56,8 @@ def compute(
         randoms: returns (batch size, count) uniform numbers of a random stream, given (stream, count).
 
     Raises:
-        ImageTooSmall: an image is too small or not of its traced size, or an output has no pixels or over 2**29.
+        ImageTooSmall: an image is too small, its size is not the traced one, or an output does not have 1 to 2**29
+            pixels.
     """
     arrays = Computed()
     chosen: dict[int, np.ndarray] = {}
@@ -100,7 +101,7 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
     """Return int32 (count,), 1 for samples that fulfil all ``gates`` (conditions on a container's choice), otherwise 0.
-    Return None without gates."""
+    Return None if there are no gates."""
     if not gates:
         return None
     passed = np.ones(count, np.int32)
@@ -147,8 +148,8 @@ def draws(uniforms=None):
 
     Args:
         uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns the number.
-            By default, the largest number that any draw among the arguments needs, because all of them get the same
-            ``u``.
+            By default, the largest number that any draw among the arguments needs, because these draws all get the
+            same ``u``.
     """
 
     def decorate(function):
@@ -175,8 +176,8 @@ def draw_given(sizes, u, *, at, layout, sized):
     """Return the arguments that the data set's code has chosen. The columns of ``u`` from ``at`` on contain these
     arguments instead of random numbers.
 
-    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the (height, width) of the
-    traced image before and after the step come first.
+    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, those columns begin with
+    the (height, width) of the traced image before the step, followed by that after the step.
     """
     after = sizes
     if sized:

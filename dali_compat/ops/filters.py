@@ -71,14 +71,15 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
 
 
 def _if_given(s: Step, options: Options, decoded: bool) -> Step:
-    """Return a step that calls torchvision's function if exact=True and the data set's own code has chosen the
-    arguments. Otherwise, return the step unchanged."""
+    """Return the step, changed to call torchvision's function if exact=True and the data set's code has chosen the
+    arguments."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 
 @kernel(parts=True, image=_blurred, lowered=_if_given, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
-    """Blur with one kernel per axis in float32, instead of torchvision's two-dimensional kernel."""
+    """Blur with one kernel per axis, instead of torchvision's two-dimensional kernel. If ``by_torchvision`` is True, or
+    for 16-bit floats, call torchvision's function."""
     if by_torchvision or is_half(images):
         blur = functions(like).gaussian_blur
         return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)
@@ -108,7 +109,7 @@ def _filtered(x, weights):
 
 @kernel(image=lambda image, row: image.filter(ImageFilter.GaussianBlur(float(row["radius"]))))
 def pillow_blur(images, arrays):
-    """Blur as ``ImageFilter.GaussianBlur(radius)`` does. On a CPU, Pillow itself is faster."""
+    """Blur as ``ImageFilter.GaussianBlur(radius)`` does. On a CPU, Pillow itself does this, because it is faster."""
     if images.is_cuda:
         return box_blur(images, arrays["radius"])
     return torch.stack(each_by_pillow("pillow_blur", images, arrays))

@@ -28,7 +28,7 @@ _LEAST = 2**15  # values per image; smaller images are processed in batches
 
 @named("transforms in torch")
 def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
-    """Apply steps in sequence and return the new batch. The result is that of kernels.run() for each step."""
+    """Apply steps in sequence and return the new batch. The result is the same as if kernels.run() ran each step."""
     steps, arrays = list(steps), list(arrays)
     while steps:
         count = count_leading(steps, images)

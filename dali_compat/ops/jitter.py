@@ -1,5 +1,4 @@
-"""Hue, ColorJitter and RandomPhotometricDistort. The last two run their operations in a different order on each
-image."""
+"""Hue, ColorJitter and RandomPhotometricDistort. The last two draw the order of their operations for each image."""
 
 from __future__ import annotations
 

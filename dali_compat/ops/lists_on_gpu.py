@@ -26,7 +26,7 @@ def run_leading(steps: Sequence[Step], images: list[torch.Tensor], arrays: Seque
     """Apply leading steps that can run together to images (C, H, W) on a GPU.
 
     Returns:
-        Number of steps applied, 0 if there are none, and the images after them.
+        The number of steps that were applied, which may be 0, and the images after these steps.
     """
     count = next((number for number, step in enumerate(steps) if not _takes_frames(step)), len(steps))
     if count:
@@ -42,7 +42,8 @@ def _takes_frames(step: Step) -> bool:
 
 
 def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> list[torch.Tensor]:
-    """Apply steps to a few batches of images, each padded with black on the right and below. Return a list of views."""
+    """Pad images with black on the right and below to form a few batches, and apply steps to each batch. Return views
+    of the results, without the padding."""
     changed: list = [None] * len(images)
     for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]
@@ -57,9 +58,10 @@ def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequenc
 
 
 def _resize_windows(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> tuple[int, Any]:
-    """Crop or pad images, flip them, and resize the result, without storing it at its original size.
+    """Run a leading crop or pad, flips and a resize at once, without storing the images before the resize.
 
-    RandomZoomOut pads an image to as much as 16 times its area.
+    This saves memory, because RandomZoomOut pads an image to as much as 16 times its area. The returned values are
+    those of run_leading().
     """
     sizes = np.array([image.shape[-2:] for image in images])
     windows = resample.Windows(np.zeros_like(sizes), sizes, np.zeros(sizes.shape, bool))

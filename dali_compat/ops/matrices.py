@@ -1,7 +1,7 @@
 """Matrices of warps, which map output to input pixels as in PIL.Image.transform.
 
 Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw function takes ``inner``,
-the draw of the transform's parameters such as an angle. Except for DALI, it returns ``matrix`` (N, 6) or
+the draw of the transform's parameters, such as an angle. All but draw_dali_matrix() return ``matrix`` (N, 6) or
 ``coefficients`` (N, 8) in float64, the output ``size`` (N, 2), and the ``flag`` of ``inner`` if there is one.
 """
 
@@ -39,8 +39,8 @@ _rotate: Any = Image.Image.rotate
 
 
 class _Sized:
-    """A size in place of an image for Image.rotate(), which then returns (height, width) and AFFINE data of its result
-    instead of pixels."""
+    """A stand-in for an image, for which Image.rotate() returns the (height, width) and the AFFINE data of the rotated
+    image instead of its pixels."""
 
     def __init__(self, size):
         self.height, self.width = size

@@ -163,7 +163,7 @@ def draw_random_resize(sizes, u, *, min_size, max_size):
 
 @draws()
 def draw_resize_lowered(sizes, u, *, resize, crop, passes):
-    """Compute a resize, and optionally the crop after it, as one or two calls of DALI's resize.
+    """Compute a resize, and optionally the crop after it, as one or two calls to DALI's resize.
 
     Each call has an output ``size`` and a region of its input in fractional pixels. ``passes`` comes from passes_of().
     """
@@ -192,9 +192,10 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 
 @draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
-    """Compute the arrays of a resize combined with a pad, a crop and a flip. The last three may be None.
+    """Compute the arrays of a resize combined with a pad, a crop and a flip.
 
-    The draws read the same ``u``, so at most one may be random, unless the data set's code has chosen all arguments.
+    ``pad``, ``crop`` and ``mirror`` may be None. The draws read the same ``u``, so at most one may be random, unless
+    the data set's code has chosen all arguments.
     """
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
@@ -226,10 +227,12 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
-    """Return True if DALI resizes as torchvision does, on a GPU without exact=True.
+    """Return True if DALI may run a resize. It may on a GPU without exact=True, if its results are close to
+    torchvision's.
 
-    Measured results differ for Pillow's box and hamming filters, for nearest and lanczos on tensors, and without
-    antialiasing. For floats, they differ by up to 40 levels at the border."""
+    Measured results differ too much for Pillow's box and hamming filters, for nearest and lanczos on tensors, and
+    without antialiasing. For floats, they differ by up to 40 levels at the border.
+    """
     if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:
         return False
     interpolation = s.kwargs["interpolation"]
@@ -239,8 +242,8 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Return a resize step that uses PyTorch's integer arithmetic in place of Pillow's. Return the step unchanged on a
-    GPU, for decoded images and if exact=True."""
+    """Return a resize step, changed to use PyTorch's integer arithmetic in place of Pillow's if PyTorch supports it. On
+    a GPU, for decoded images and if exact=True, return the step unchanged."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 

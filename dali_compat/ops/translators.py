@@ -95,8 +95,8 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
             are passed in separate calls. Use a module-level function rather than a lambda created by the translator,
             because plans are compared by their functions.
         spec: describes the function's output. If it differs from the translator's input, pass ``spec.but(...)``. If
-            input sizes differ, the output may only have these sizes or one common size. Another shape or dtype raises
-            ValueError when a batch is computed.
+            the inputs differ in size, either each output has its input's size, or all outputs have one common size. An
+            output of another shape or dtype raises ValueError when a batch is computed.
         uniforms: number of random numbers per sample, passed as ``uniforms=``, (N, uniforms) float32 in [0, 1) on the
             device. They depend on the seed, but not on the device or the batch size.
         **args: further arguments of the function, hashable or compared by identity.

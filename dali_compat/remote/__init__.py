@@ -1,4 +1,4 @@
-"""Object storage (S3, Google Cloud Storage, Azure and web servers, read with obstore; the Hugging Face Hub).
+"""Object storage: S3, Google Cloud Storage, Azure and web servers through obstore, and the Hugging Face Hub.
 
 - urls: the URLs of objects.
 - client: requests to a bucket.

@@ -34,12 +34,12 @@ class Fetched(NamedTuple):
 
 
 class Client:
-    """Fetch and write objects in any bucket, with obstore, and fetch files of the Hugging Face Hub.
+    """Fetches and writes objects in any bucket, with obstore, and fetches files of the Hugging Face Hub.
 
     Args:
         options: arguments of obstore.store.from_url, such as region, endpoint, skip_signature, client_options and
             retry_config. obstore takes missing arguments from the environment or the machine's metadata service. For
-            the Hub, arguments of HfFileSystem.
+            the Hub, these are arguments of HfFileSystem.
 
     Raises:
         ImportError: obstore is not installed.
@@ -155,7 +155,7 @@ def _obstore() -> Any:
 
 
 class Bucket:
-    """Fetch, write and list the objects of a bucket or a web server. Raise ValueError if an option is invalid."""
+    """Fetches, writes and lists the objects of a bucket or a web server. Raises ValueError if an option is invalid."""
 
     def __init__(self, root: str, options: Mapping[str, Any]):
         self._obstore = _obstore()
@@ -189,7 +189,7 @@ class Bucket:
 
 
 class Hub:
-    """Fetch and list files of the Hugging Face Hub. The methods are those of Bucket, but put() raises ValueError.
+    """Fetches and lists files of the Hugging Face Hub. The methods are those of Bucket, but put() raises ValueError.
     Requests run in daemon threads, so that an interrupt need not wait for them.
 
     Args:

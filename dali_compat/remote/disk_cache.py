@@ -24,8 +24,8 @@ _CHECKS = 64  # a process checks the size of the folder after writing 1/64 of th
 class DiskCache:
     """A cache of objects in files. Files are written atomically, and their checksums are verified on each read.
 
-    From time to time, each process checks the size of all files, and removes the least recently used ones if it exceeds
-    ``size``.
+    From time to time, each process checks the total size of the files. If it exceeds ``size``, the process removes the
+    least recently used files.
 
     Args:
         folder: created if it is missing, accessible only to the user. Processes may share it.
@@ -95,7 +95,7 @@ class DiskCache:
                 total -= size
 
     def _files(self) -> list[tuple[int, int, str]]:
-        """Return (time of last use in ns, bytes, path) of each file, even of incomplete ones."""
+        """Return (time of last use in ns, bytes, path) of each file, including incomplete ones."""
         found = []
         for folder in os.scandir(self.folder):
             if not folder.is_dir():

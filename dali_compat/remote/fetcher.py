@@ -47,7 +47,7 @@ class _Job:
 
 
 class Fetcher:
-    """Fetch the objects of one epoch. request() queues objects in the sampler's order, and take() waits for a batch.
+    """Fetches the objects of one epoch. request() queues objects in the sampler's order, and take() waits for a batch.
 
     REQUESTS limits the concurrent requests, and BUDGET the bytes in memory. Objects that take() waits for are exempt.
     """

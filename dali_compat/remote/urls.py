@@ -85,7 +85,7 @@ def joined(root: str, key: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Remove users, passwords, queries and fragments from a URL or the URLs in a text."""
+    """Remove user names, passwords, queries and fragments from a URL or the URLs in a text."""
     return _redacted_url(text) if is_url(text) else _URL.sub(lambda found: _redacted_url(found[0]), text)
 
 
@@ -94,7 +94,7 @@ def _redacted_url(url: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    """Remove the user and password from a URL. A password may contain any character, even "/" and "@"."""
+    """Remove the user name and password from a URL. A password may contain any character, even "/" and "@"."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     plain = _HOST.fullmatch(authority) if is_web(url) else ":" not in authority

@@ -1,8 +1,8 @@
 """Choice of a loader's route: DALI, arrays on the device, or torch's own loader. Each iter() chooses again.
 
-- dali: the DALI route, which keeps pipelines between epochs. decoded_cache: the images of ``cache=``.
+- dali: the DALI route, which keeps pipelines between epochs. decoded_cache: the cache of decoded images.
 - resident: the route for arrays, which are kept on the device.
-- explain: explain(). batched: batched().
+- explain, batched: the functions of these names.
 """
 
 from __future__ import annotations

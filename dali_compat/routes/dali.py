@@ -77,13 +77,13 @@ class DaliRoute:
 
     @property
     def threads(self) -> int:
-        """Number of CPU threads of a pipeline. It is small if many JPEG engines decode, because more threads would slow
-        training steps."""
+        """Number of CPU threads of a pipeline. It is small if JPEG engines decode all JPEGs, because more threads would
+        slow training steps."""
         return min(self.available, _GPU_JPEG_THREADS) if self.engines_decode_all else self.available
 
     @property
     def load(self) -> float:
-        """Share (0 to 1) of JPEGs that the JPEG engines decode. CPU threads and CUDA decode the rest in equal time."""
+        """Share (0 to 1) of JPEGs for the JPEG engines. CPU threads and CUDA decode the rest in the same time."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
@@ -117,7 +117,7 @@ class DaliRoute:
         warm.in_background(opened)
 
     def idle(self, plan: Plan, form: Form) -> list[DecodePipeline]:
-        """Return the pipelines for a plan and form that no epoch uses."""
+        """Return the pipelines for a plan and form, except those that an epoch is using."""
         return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
@@ -164,14 +164,14 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """True if a plan can use the GPU's JPEG engine. With exact=False no plan does, because ResNet-18 trains 1.7%
+        """True if a plan may use the GPU's JPEG engine. With exact=False, none may, because ResNet-18 trains 1.7%
         faster with DALI's decoder (H200, benchmarks/results)."""
         possible = self.device.type == "cuda" and self.cache is None and most_jpeg_engines() > 0
         return possible and any(plan.from_planes for plan in self.plans)
 
     @property
     def jpegs(self) -> str:
-        """Text for explain() about what decodes JPEGs, for a route that uses the JPEG engine."""
+        """Description of the JPEG decoders for explain(), for a route that uses the JPEG engine."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)
@@ -217,7 +217,7 @@ class DaliRoute:
                     pipeline.close()
 
     def epoch_is_over(self) -> None:
-        """Close idle pipelines. Of each plan and form, keep the last alternating_pipelines() for the next epoch."""
+        """Close idle pipelines. For each plan and form, keep the one or two that the next epoch will use."""
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 same_kind = self.idle(pipeline.plan, pipeline.form)

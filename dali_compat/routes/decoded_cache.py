@@ -108,7 +108,7 @@ def _copies(images: list[torch.Tensor], place: torch.device) -> list:
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:
-    """Return the loader's ``cache``. Raise ValueError if it is not None, a number of bytes, or a share of the
+    """Return the loader's ``cache``. Raise ValueError unless it is None, a number of bytes, or a share of the
     memory."""
     if budget is None or (type(budget) is int and budget > 0) or (type(budget) is float and 0 < budget <= 1):
         return budget

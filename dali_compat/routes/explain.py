@@ -99,8 +99,8 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
 
 
 def _threads(route: DaliRoute) -> str:
-    """Return text such as "8 CPU threads". If a GPU decodes JPEGs, the text adds its number of JPEG engines, which
-    determines the number of threads."""
+    """Return text such as "8 CPU threads". If a GPU decodes JPEGs, the text also gives its number of JPEG engines,
+    which determines the number of threads."""
     threads = f"{route.threads} CPU threads"
     if not route.gpu_jpegs:
         return threads

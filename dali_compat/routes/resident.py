@@ -49,7 +49,7 @@ class _Targets:
         self.table = None if table is None else table.to(device, copy=True)  # None as in target_table()
 
     def is_current(self, dataset: data.Dataset) -> bool:
-        """Return True if there is a table and the targets are unchanged. They may have been modified in place."""
+        """Return True if there is a table, and the targets were neither replaced nor modified in place."""
         raw, compat = raw_targets(dataset), getattr(dataset, "compat", None)
         return raw is self._raw and compat == self._compat and self.table is not None and _equal(raw, self._copy)
 
@@ -187,8 +187,8 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
 
 
 def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
-    """Return a cache key for the copy of an array on the device. The key of a tensor, unless it is an inference tensor,
-    changes if the tensor is modified in place."""
+    """Return a cache key for the copy of an array on the device. If the array is a tensor, but not an inference
+    tensor, the key changes when the tensor is modified in place."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), version_of(array) if counts else None, images.shape, images.stride(), device
 
@@ -210,8 +210,8 @@ def _max_image_bytes(plan: Plan) -> int:
 
 
 def _image_bytes(spec) -> int:
-    """Return the size in bytes of one image. Kernels compute in float32 or wider, so each value counts at least 4
-    bytes."""
+    """Return the size in bytes of one image. Kernels compute in float32 or wider, so each value counts as at
+    least 4 bytes."""
     height, width = spec.size or (0, 0)
     return spec.channels * height * width * max(4, spec.dtype.itemsize)
 

@@ -223,7 +223,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def nvjpeg_libraries():
-    """Yield the nvJPEG libraries that load, those of wheels first, in descending order of version."""
+    """Yield the nvJPEG libraries that can be loaded: those in wheels, newest first, and then the system's."""
     folders = (os.path.join(entry or ".", "nvidia", "*", "lib", "libnvjpeg.so.*") for entry in sys.path)
     paths = sorted({path for pattern in folders for path in glob.glob(pattern)}, key=os.path.basename, reverse=True)
     system = ctypes.util.find_library("nvjpeg")

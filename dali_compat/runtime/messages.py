@@ -105,7 +105,7 @@ def in_columns(rows: Sequence[tuple[str, ...]], left: int | None = None) -> str:
 
 
 def terminal_columns() -> int:
-    """Return the width of the terminal that output goes to, or 0 if it is not a terminal."""
+    """Return the width of the terminal in characters, or 0 if stdout is not a terminal."""
     is_terminal = getattr(sys.stdout, "isatty", bool)()
     return shutil.get_terminal_size((0, 0)).columns if is_terminal else 0
 

@@ -17,7 +17,7 @@ The modules, in reading order:
 - columns: a batch as arrays of numbers. worker: wrappers of ``collate_fn`` and ``worker_init_fn``, and the seeds of
   samples.
 - trial: loads a few samples with and without tracing, in forked processes (child), before a data set is traced.
-  static_checks: what the code of a data set does, found without running it.
+  static_checks: checks of a data set's code, without running it.
 
 epoch/traced.py and epoch/traced_batch.py compute the images of a traced batch.
 """

@@ -47,7 +47,7 @@ class RecordedCall(NamedTuple):
 
 
 def copied_argument(value: Any) -> Any:
-    """Return a copy of an argument of a known mutable type, or any other argument itself."""
+    """Return a copy of an argument of a known mutable type. Return any other argument unchanged."""
     cls = type(value)
     if cls in CONSTANT:
         return value

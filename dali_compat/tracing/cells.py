@@ -31,7 +31,8 @@ def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
 
 
 class Cell:
-    """Storage of a deferred tensor, shared with aliases such as detach(). A view has a cell that refers to its base.
+    """Storage of a deferred tensor, shared with aliases such as the result of detach(). A view has a cell that refers
+    to its base.
 
     Attributes:
         node: node of the pixels; None for a tensor that was never deferred, or is computed from ``inputs``.

@@ -1,4 +1,5 @@
-"""Function calls in a forked child, so that they change no object, generator or file position of this process."""
+"""Calls of functions in a forked child, so that they change no objects, generators or file positions of this
+process."""
 
 from __future__ import annotations
 

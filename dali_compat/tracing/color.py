@@ -69,9 +69,10 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if results must be bit-exact, but the image is floating point, for which kernels are not exact.
+    """Return True if results must be bit-exact, but the image has floating-point values, for which kernels are not
+    exact.
 
-    torch's last bit depends on a value's position in memory and on the number of threads.
+    The last bit of torch's results depends on a value's position in memory and on the number of threads.
     """
     return SWITCHES.exact and s.dtype.is_floating_point
 

@@ -71,8 +71,8 @@ def _to_dtype(s: State, dtype, like: str) -> Outcome:
 
 
 def arithmetic(name: str, s: State, other) -> Outcome:
-    """Return the outcome of torch's add, sub, mul, div or rsub. ``other`` is a number, or a tensor of one number or
-    one per channel."""
+    """Return the outcome of torch's add, sub, mul, div or rsub. ``other`` is a number, or a tensor with one number in
+    total or one per channel."""
     values, after, dtype = _operands(s, other), s._replace(kind="tensor", normalized=True), s.dtype
     if not dtype.is_floating_point:
         if s.dtype != torch.uint8 or not (name == "div" or type(other) is float):  # uint8 overflows

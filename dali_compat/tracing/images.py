@@ -82,7 +82,7 @@ def node_of(image: Image.Image) -> Node | None:
 
 
 def _mode_reason(image: Any) -> str:
-    """Return the reason why images of this format and mode are not deferred."""
+    """Return the reason why images with the format and mode of ``image`` are not deferred."""
     if image._mode[0] in "IF":
         return f"opens images in mode {image._mode}, which has more than 8 bits per channel"
     return f"opens {image.format} files in mode {image._mode}"

@@ -58,16 +58,16 @@ class State(NamedTuple):
 
 
 class StepKind:
-    """A step without its numbers, such as the position of a crop window. The numbers differ between images.
+    """A step without the numbers that differ between images, such as the position of a crop window.
 
     Attributes:
         op: as in plan.Step.
         args: constant arguments of the kernel.
         pixel_format: format of the image after the step.
         layout: (name, shape, dtype) of each array of numbers.
-        has_flag: whether a number is a flag, which is 0 for images that skip the step.
+        has_flag: whether the step has a flag, which is 0 for images that skip it.
         has_sizes: whether the numbers begin with the image sizes before and after the step.
-        number_count: count of the numbers of one image.
+        number_count: how many numbers the step has for each image.
     """
 
     __slots__ = "_hash", "_key", "args", "has_flag", "has_sizes", "layout", "number_count", "op", "pixel_format"
@@ -181,7 +181,8 @@ def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome |
 
 
 def _hashable(value) -> Any:
-    """Return an argument with lists as tuples. Raise TypeError if it contains other objects that may be mutable."""
+    """Return an argument with its lists converted to tuples. Raise TypeError if it contains other objects that may be
+    mutable."""
     if type(value) in CONSTANT:
         return value
     if type(value) not in (list, tuple) or not CONSTANT.issuperset(map(type, value)):
@@ -212,7 +213,8 @@ def step(op: str, state: State, numbers=(), layout=(), **args) -> Step:
 
 
 def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:
-    """Return a tuple of one step with a flag, which is 0 for other images of the batch that skip the step."""
+    """Return a tuple of one step with a flag. The flag is 1 for this image, and 0 for images of the batch that skip the
+    step."""
     return (step(op, state, (1, *numbers), (FLAG, *layout), **args),)
 
 

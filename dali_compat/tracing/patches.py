@@ -7,7 +7,7 @@ function.
 - PIL.Image.blend, some functions of PIL.ImageOps, and the constructors of PIL.ImageEnhance.
 - torchvision.transforms.functional: functions that convert images to tensors, functions that compute with pixels of PIL
   images without calling Pillow's methods, and, for deferred tensors, all functions in OUTCOMES.
-- torchvision.transforms.v2.functional: the same functions, by its kernel registry.
+- torchvision.transforms.v2.functional: the same functions, through its kernel registry.
 - torchvision.io and, if it is imported, torchcodec.decoders: the functions that decode JPEG and PNG.
 - torch.utils.data's default_collate_fn_map, which is meant to be extended.
 - Places in torchvision that compare the exact class of a tensor.
@@ -73,7 +73,8 @@ def install() -> None:
 
 
 def prepare() -> None:
-    """Do the part of install() that changes nothing, in a process whose forked children will call install()."""
+    """Prepare for install() in forked children: import Pillow's common plugins and compile the new code, but replace
+    nothing."""
     Image.preinit()
     with suppress(Exception):  # a function that another package has replaced; install() raises the same error
         for function, _ in (*_decoders(), *_functions()):
@@ -81,7 +82,7 @@ def prepare() -> None:
 
 
 def _functions() -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Yield the other functions whose code is replaced, and their replacements."""
+    """Yield the functions whose code is replaced, except decoders, and their replacements."""
     yield Image.blend, _blend
     for name in OUTCOMES:
         module, _, function = name.partition(".")
@@ -128,7 +129,8 @@ def _get_im_attribute(image: Any) -> Any:
 
 
 def _blend(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
-    """Return the deferred blend of two images by an enhancer of ImageEnhance; None if it has to be computed."""
+    """Return the deferred result of Image.blend() if an enhancer of ImageEnhance calls it; None if it has to be
+    computed."""
     first, second = (getattr(one, "__dict__", {}).get("_im") for one in (im1, im2))
     if type(first) is not Node or type(second) is not Node or first.parent is not second:
         return None

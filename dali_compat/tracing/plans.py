@@ -5,7 +5,7 @@ DALI pipeline. The *tail* begins with the first step that computes with colors o
 The split depends only on the images of one file, so that pixels do not depend on the rest of the batch.
 
 A *key* is a head or tail without numbers such as the position of a crop window. Building a pipeline takes a second, so
-steps that vary much are left to the tail, and heads have few keys. Tails may have many keys, as with RandAugment. They
+steps that vary a lot are left to the tail, and heads have few keys. Tails may have many keys, as with RandAugment. They
 are merged into one plan, whose steps have flags.
 """
 
@@ -80,7 +80,7 @@ def _key_step(kind: StepKind, numbers: Numbers) -> KeyStep:
 
 
 def _add_flip(head: list[Step]) -> None:
-    """Insert a disabled flip if the head has none, so that flipped and other images share a pipeline."""
+    """Insert a disabled flip if the head has none, so that flipped and unflipped images share a pipeline."""
     end = len(head)
     while end and head[end - 1][0].op in _CONVERSIONS:
         end -= 1
@@ -94,7 +94,7 @@ def _add_flip(head: list[Step]) -> None:
 
 
 def canonical(steps: Sequence[Step]) -> list[Step]:
-    """Return equivalent steps in a canonical form, which more images have in common.
+    """Return equivalent steps in a canonical form, so that more images have the same key.
 
     Nested crop and pad windows become one window, and flips come after it. Consecutive adjustments of ColorJitter
     become one step.
@@ -126,7 +126,7 @@ def _with_adjustment(first: Numbers, second: Numbers) -> Numbers:
 
 
 def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
-    """Return True if the last step converts values of 0 to 255 to float32."""
+    """Return True if the last step casts values from 0 to 255 to float32 without scaling them."""
     *before, (last, _) = steps
     is_cast = last.op == "to_dtype" and dict(last.args) == {"dtype": torch.float32, "like": "cast"}
     return is_cast and not any(kind.op in _CHANGE_RANGE for kind, _ in before)
@@ -176,10 +176,10 @@ def steps_without_flag(tail: Sequence[TailStep]) -> Key:
 
 
 def share_windows(tails: dict[Any, list[tuple[int, list[TailStep], tuple[int, int]]]]) -> None:
-    """Combine groups of tails that differ only in a window before all other steps without a flag.
+    """Combine groups of tails whose steps without a flag differ only in a window at the beginning.
 
-    A crop inside of the image equals a pad with the same numbers, and an image without a window equals a crop of its
-    own size.
+    A crop inside the image equals a pad with the same numbers, and an image without a window equals a crop of the whole
+    image.
 
     Args:
         tails: changed in place. The keys are (pixel format, steps_without_flag() of the tails); the values are lists of
@@ -203,8 +203,8 @@ def share_windows(tails: dict[Any, list[tuple[int, list[TailStep], tuple[int, in
 
 
 def _with_window(tail: list[TailStep], window: KeyStep, size: tuple[int, int]) -> list[TailStep]:
-    """Return a tail with the window in the place of a crop inside of the image. If there is none, add a window of the
-    whole image, whose (height, width) is ``size``."""
+    """Return a tail with ``window`` in place of its crop. If the tail has no crop, add a window of the whole image,
+    whose (height, width) is ``size``."""
     at = next((at for at, ((kind, _), _) in enumerate(tail) if not kind.has_flag), len(tail))
     if at < len(tail) and tail[at][0][0].op == "crop":
         return [*tail[:at], (window, tail[at][1]), *tail[at + 1 :]]

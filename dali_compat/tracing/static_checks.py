@@ -32,7 +32,7 @@ _CALL_THEIR_ATTRIBUTES = frozenset(("torch", "torchvision"))  # libraries with c
 
 
 class _Function(NamedTuple):
-    """A function that reading a sample may call.
+    """A function that may run when a sample is read.
 
     Attributes:
         function: a FunctionType.
@@ -57,7 +57,8 @@ def reads_images(dataset) -> bool:
 
 
 def other_opener(dataset) -> str:
-    """Return a text such as "imread() of cv2" if the user's code opens images with another library, else ""."""
+    """Describe how the user's code opens images with another library, such as "imread() of cv2". Return "" if it does
+    not."""
     for called, words in _reachable(dataset):
         if words & _OTHER_OPENERS and _is_users(called, dataset):
             return " of ".join([f"{min(words & _OTHER_OPENERS)}()", *sorted(words & _OTHER_LIBRARIES)[:1]])
@@ -103,12 +104,13 @@ def _uses_class(code: CodeType) -> bool:
 
 
 def _reachable(dataset) -> Iterator[tuple[_Function, set[str]]]:
-    """Yield the functions that reading a sample may call, each with the names in its code."""
+    """Yield the functions that may run when a sample is read, each with the names in its code."""
     return _follow(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _MAX_CALL_DEPTH))
 
 
 def _follow(first: Iterable[_Function]) -> Iterator[tuple[_Function, set[str]]]:
-    """Yield the functions in ``first`` and those that they may call, each with the names in its code."""
+    """Yield the functions in ``first`` and the functions they may call, directly or not, each with the names in its
+    code."""
     queue = deque(first)
     seen: set[tuple[int, int]] = set()
     while queue and len(seen) < _MAX_FUNCTIONS:

@@ -233,12 +233,12 @@ def _arithmetic_method(name: str) -> Callable[..., Any]:
 
 
 def _is_exclusive(tensor: TracedTensor) -> bool:
-    """Return True if a change in place can be recorded: no other tensor shares the memory, and no stride is 0."""
+    """Return True if an in-place change can be recorded: no other tensor shares the memory, and no stride is 0."""
     return not tensor._cell.is_shared and all(tensor.stride())
 
 
 def _plain(value: Any, name: str = "") -> Any:
-    """Return the computed tensor of a TracedTensor, or any other value itself.
+    """Return the computed tensor of a TracedTensor. Return any other value unchanged.
 
     In a trial, record that the operation ``name`` needs the pixels.
     """

@@ -203,7 +203,8 @@ def _with_views(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
 
 def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
     """Append to ``start`` the steps of the transforms with the indices ``path`` in ``seen.transforms``. Each index has
-    its own random streams, so two images with the same index in their paths get the same random numbers there."""
+    its own random streams, so if the paths of two images share an index, the transform with this index gets the same
+    random numbers for both."""
     chain = start
     for at in path:
         part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))

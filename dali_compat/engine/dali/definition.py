@@ -131,7 +131,7 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return one view, an image of a sample with several images, after its steps. On the CPU, a leading crop runs in
+    """Return one view (one of a sample's several images) after its steps. On the CPU, a leading crop runs in
     graph.decoded(), which is faster than graph.crop()."""
     if where == "cpu" and _begins_with_a_window(steps):
         return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])

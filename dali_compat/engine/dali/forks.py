@@ -1,4 +1,4 @@
-"""Handling of DALI pipelines at forks and at program exit.
+"""Leak DALI pipelines in forked children, and close them at program exit.
 
 A forked child inherits the parent's pipelines without their threads. Running or closing such a pipeline would block
 forever, so the child leaks it. The child cannot free the parent's GPU memory either, so gc.freeze() excludes all

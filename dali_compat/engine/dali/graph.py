@@ -73,7 +73,7 @@ def part_of(encoded, start, length: int):
 
 def decoded(pixels, device: str, on_gpu: bool, window=None):
     """Return decoded images, cropped to ``window`` if it is given, on ``device`` ("cpu" or "mixed"). Images on the host
-    are cropped before they are copied to the GPU. ``on_gpu`` is whether ``pixels`` are on the GPU already."""
+    are cropped before they are copied to the GPU. ``on_gpu`` is True if ``pixels`` are on the GPU already."""
     if on_gpu:
         return pixels if window is None else crop(pixels, window, inside=True)
     images = pixels if window is None else _window(pixels, window["start"], window["shape"])

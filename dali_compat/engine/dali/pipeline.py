@@ -88,8 +88,8 @@ class DecodePipeline:
         Args:
             images: paths, as a list or as returned by _as_matrix(); uint8 arrays of encoded bytes (length,) or of
                 pixels (H, W, 3); or pixels on the GPU as returned by without_copy().
-            arrays: per-sample arguments, of length N, of each step in ``plan.dali``. If the plan has views, those of
-                the first view's steps, then the second's, and so on.
+            arrays: per-sample arguments, of length N, of each step in ``plan.dali``. If the plan has views, the
+                arguments of the first view's steps come first, then those of the second view's, and so on.
             size_field_at: (N,) int32, offset in each file of the header bytes with the image size; by default 0.
         """
         return self._call(self._submit, images, arrays, size_field_at)

@@ -1,8 +1,8 @@
 """The JPEG engine of each GPU, created once per device and process.
 
 A new engine is tested with generated images. If the compiled kernels do not resize as Pillow does, the engine is not
-used at all. Otherwise, each kind of JPEG whose pixels are equal to Pillow's is enabled, and files of enabled kinds are
-compared one by one (verified.py).
+used at all. Otherwise, each kind of JPEG whose pixels are equal to Pillow's is enabled. Files of enabled kinds are
+then compared as they are read (verified.py).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Windows(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Filter and buffer sizes for kernels.render()."""
+    """The resize filter and the buffer sizes of kernels.render()."""
 
     interpolation: str  # of a resize step
     like: str  # "pil" or "v2"

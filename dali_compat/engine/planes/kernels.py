@@ -207,7 +207,8 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Return the RGB of the pixels ``at``, numbered within the region of the image that the result needs."""
+    """Return the RGB of the pixels ``at``, which are indices into the region of the image that the result depends
+    on."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 

@@ -61,7 +61,7 @@ class Nvjpeg:
             raise
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """Decode N baseline JPEGs, one group of calls_of(). The previous call and its stream must have finished. Raises
+        """Decode N baseline JPEGs, a group from calls_of(). The previous call and its stream must have finished. Raises
         EngineError if the engine cannot decode one of the files, and EngineMemoryError if nvJPEG is out of memory.
 
         Args:
@@ -100,8 +100,8 @@ class Nvjpeg:
 def calls_of(sides: np.ndarray) -> list[np.ndarray]:
     """Split N files into calls of decode(). Return the indices of the files of each call.
 
-    ``sides`` (N,) is the longest side of each image. nvJPEG never frees the memory of a position in a call, which grows
-    to that of the largest file at this position. To limit this memory, large files are decoded first, in small calls.
+    ``sides`` (N,) is the longest side of each image. nvJPEG keeps memory for each position in a call, enough for
+    the largest file so far at that position. To limit this memory, large files are decoded first, in small calls.
     """
     order: np.ndarray = np.arange(len(sides))
     calls = []

@@ -69,8 +69,8 @@ class VerifiedEngine(JpegEngine):
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (rows that only the engine decodes, rows that both the engine and DALI decode, to compare the pixels).
-        Both are parts of ``rows``. Only DALI decodes the other rows."""
+        """Divide ``rows`` among the decoders. Return the rows that only the engine decodes, and the rows that both the
+        engine and DALI decode, so that their pixels can be compared. Only DALI decodes the other rows."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many

@@ -66,7 +66,7 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Return (N,) bool, True for images whose height Pillow resizes first, found by resizing test images.
+    """Return (N,) bool, True for images whose height Pillow resizes first. Its rule is found by resizing test images.
 
     Since version 13, Pillow starts with the cheaper axis. Earlier versions start with the width, except for images more
     than 100 times as tall as wide.
@@ -121,7 +121,8 @@ def _filtered(size_in, size_out, interpolation):
 
 
 def _interpolated(size_in, size_out, interpolation):
-    """Return taps() without antialiasing, as in PyTorch. The border replaces neighbors outside of the image."""
+    """Return the weights and first pixels for taps(), without antialiasing, as in PyTorch. The border replaces
+    neighbors outside of the image."""
     around, function = _NEIGHBOURS[interpolation]
     center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
     if interpolation == "bilinear":

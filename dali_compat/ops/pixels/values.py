@@ -39,8 +39,8 @@ def to(images, array, dtype=None):
 
 
 def is_half(images) -> bool:
-    """Return True for 16-bit floats. torchvision rounds every intermediate result of these, so its own functions
-    process them."""
+    """Return True for 16-bit floats. They are processed by torchvision's own functions, which round every intermediate
+    result."""
     return images.dtype in (torch.float16, torch.bfloat16)
 
 
@@ -96,8 +96,7 @@ def look_up(indices, tables, images):
 
 @functools.cache
 def hsv_tables(device):
-    """Return tables that convert between RGB and HSV as Pillow's rgb2hsv_row and hsv2rgb do (Convert.c), float for
-    float.
+    """Return tables that convert between RGB and HSV exactly as Pillow's rgb2hsv_row and hsv2rgb do (Convert.c).
 
     The first two contain H * 256 and (max - min) * 256, indexed by (r - g, g - b). The third contains S, indexed by
     (max - min, max). The last contains the factors of V for R, G and B, indexed by (H, S) with H up to 510.
