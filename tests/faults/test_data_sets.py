@@ -14,8 +14,8 @@ from faults import data_sets
 from faults.data_sets import CRASHED, DIFFERS, HUNG, VARIES, Job
 from faults.phrases import HEADER, KINDS, learn_phrases
 
-PROGRAMS = 40 if ALL else 16
-FUNCTIONS = 500 if ALL else 150  # functions whose arguments are tried in each test
+PROGRAMS = 40 if ALL else 10
+FUNCTIONS = 500 if ALL else 100  # functions whose arguments are tried in each test
 
 
 @pytest.fixture(scope="module")

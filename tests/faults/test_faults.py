@@ -9,13 +9,14 @@ import os
 
 import pytest
 import torch
+from helpers import ALL
 
 from dali_compat.engine.planes import engines
 from faults import run
 from faults.compare import AGREED, CRASHED, PIXELS, FileResult, compare, write
 from faults.originals import originals, saved
 
-FILES = 1000
+FILES = 1000 if ALL else 500
 
 
 def _disagreements(outcomes: list) -> list[str]:

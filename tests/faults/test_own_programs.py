@@ -13,7 +13,7 @@ from faults.own_cases import CASES, HEADER
 from faults.own_compare import DIFFERS, LEAKS, RAISES, RELATION, Setting
 from faults.own_vocabulary import program
 
-PROGRAMS = 40 if ALL else 16
+PROGRAMS = 40 if ALL else 10
 ONE = Setting(batch_size=4)
 
 
