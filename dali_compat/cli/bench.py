@@ -68,7 +68,7 @@ def run(args) -> int:
 
 
 def make_loader(dataset, args, device: torch.device):
-    """Return a loader whose epoch is one pass, with the untimed batches and the timed ones."""
+    """Return a loader with ``_ahead(args)`` untimed and then ``args.batches`` timed batches in each epoch."""
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}

@@ -1,4 +1,4 @@
-"""End child processes with their parent."""
+"""Make child processes end when their parent does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Define the DALI operators of each step. Each operation has a function of the same name here, which is called as
 ``op(images, arrays, **args)``.
 
-``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. All
-operators exist for CPU and GPU since DALI 1.50.
+``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. DALI
+1.50 and later have all of these operators, for CPU and GPU.
 """
 
 from __future__ import annotations
