@@ -312,7 +312,8 @@ claim(
 
 claim(
     MEASURED,
-    'a single pipeline with {} threads and {} batches in flight, and "by hand, three" is three pipelines with {} threads',
+    'a single pipeline with {} threads and {} batches in flight, and "by hand, three" is three '
+    "pipelines with {} threads",
     4,
     5,
     2,
