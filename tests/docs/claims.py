@@ -312,7 +312,7 @@ claim(
 
 claim(
     MEASURED,
-    'a pipeline with {} threads and {} batches in flight. "Three" are three pipelines, each with {} threads',
+    'a single pipeline with {} threads and {} batches in flight. "By hand, three" is three pipelines with {} threads each',
     4,
     5,
     2,
