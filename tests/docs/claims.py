@@ -312,7 +312,8 @@ claim(
 
 claim(
     MEASURED,
-    'a single pipeline with {} threads and {} batches in flight. "By hand, three" is three pipelines with {} threads each',
+    'a single pipeline with {} threads and {} batches in flight. "By hand, three" is three pipelines with {} threads '
+    "each",
     4,
     5,
     2,
