@@ -155,7 +155,7 @@ def helps() -> str:
             table.append([data, "processor time", "2 cores, no GPU", reaches(times, ".1f"), "-"])
     for kind in ("folder", "custom"):
         if times := small_work(kind):
-            work = "one epoch of 100 small files, with the loader's start"
+            work = "one epoch of 100 small files, including the loader's start"
             table.append([kind, work, "2 cores, no GPU", reaches(times, ".1f"), "-"])
     return markdown(["data set", "work", "machine", "times PyTorch's loader", "share of synthetic"], table, 3)
 
@@ -275,7 +275,8 @@ def configs() -> str:
     gpus = {row["gpu"] for row in measured.rows(**CONFIGS)}
     header = ["config", "batch", "synthetic data", "dali_compat (waits)", "torchvision (waits)", "times"]
     said = (
-        f"NVIDIA {reaches(gpus, '')}, {CONFIGS['cores']} cores, runs of each config: {reaches(counts, 'd')}.\n\n"
+        f"The GPU is an NVIDIA {reaches(gpus, '')}, with {CONFIGS['cores']} CPU cores. Each config was measured in "
+        f"{reaches(counts, 'd')} {'run' if counts == {1} else 'runs'}.\n\n"
         if table
         else ""
     )

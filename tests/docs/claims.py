@@ -312,8 +312,8 @@ claim(
 
 claim(
     MEASURED,
-    'a single pipeline with {} threads and {} batches in flight, and "by hand, three" is three '
-    "pipelines with {} threads",
+    'a single pipeline with {} threads and {} batches in flight. "By hand, three" is three pipelines with {} threads '
+    "each",
     4,
     5,
     2,

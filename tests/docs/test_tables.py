@@ -42,7 +42,7 @@ def test_tables_without_results_are_marked_as_not_measured(results):
 def test_configs_table_has_speeds_and_epoch_times(results):
     results("one", of_a_config())
     assert tables.configs().splitlines() == [
-        "NVIDIA H200, 16 cores, runs of each config: 1.",
+        "The GPU is an NVIDIA H200, with 16 CPU cores. Each config was measured in 1 run.",
         "",
         "| config | batch | synthetic data | dali_compat (waits) | torchvision (waits) | times | minutes per epoch |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -54,7 +54,8 @@ def test_configs_table_has_the_range_of_all_runs(results):
     results("one", of_a_config())
     results("other", of_a_config(speed=1000.0))
     results("rec", of_a_config("rec"))
-    assert tables.configs().splitlines()[0] == "NVIDIA H200, 16 cores, runs of each config: 1 to 2."
+    said = tables.configs().splitlines()[0]
+    assert said == "The GPU is an NVIDIA H200, with 16 CPU cores. Each config was measured in 1 to 2 runs."
     assert tables.configs().splitlines()[4:] == [
         "| GhostNet | 128 | 1,000 to 2,000 | 750 to 1,500 (25%) | 150 to 300 (25%) | 5.0 | "
         "14.2 to 28.5 / 71.2 to 142.4 |",
