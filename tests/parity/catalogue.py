@@ -154,10 +154,10 @@ RECIPES = {
     "torchvision's preset with ra": Entry(_PRESET.format("RandAugment"), "photo"),
 }
 
-_LEAVES_IMAGES = "runs sample by sample; changes only boxes and key points"
-_NEEDS = "needs boxes or key points, which image folders do not have; torchvision raises, too"
-_CROPS = "runs sample by sample"
-_BATCHES = "takes batches: [call it](#cutmix-and-mixup) on the loader's batches or in `collate_fn`"
+_LEAVES_IMAGES = "run sample by sample; they change only boxes and key points"
+_NEEDS = "need boxes or key points, which image folders do not have; torchvision raises an error, too"
+_CROPS = "run sample by sample"
+_BATCHES = "take batches: [call them](#cutmix-and-mixup) on the loader's batches or in `collate_fn`"
 # torchvision's other transforms, and how they are handled
 OTHERS = {
     "Lambda": "a function that only applies translated transforms is translated; any other runs sample by sample",
@@ -174,7 +174,7 @@ OTHERS = {
     "ClampKeyPoints": _LEAVES_IMAGES,
     "ConvertBoundingBoxFormat": _LEAVES_IMAGES,
     "SetClampingMode": _LEAVES_IMAGES,
-    "UniformTemporalSubsample": "for videos",
+    "UniformTemporalSubsample": "takes videos, not images",
 }
 
 # ---- answers to torchvision's draws, keyed by the name of the draw

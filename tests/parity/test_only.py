@@ -61,7 +61,7 @@ def test_only_refuses_results_of_another_device(file):
 
 @pytest.mark.parametrize(
     ("name", "words", "message"),
-    [("Blink", [], "catalogue.py has no row"), ("MixUp", [], "takes batches"),
+    [("Blink", [], "catalogue.py has no row"), ("MixUp", [], "take batches"),
      ("GaussianBlur", ["--transform", "T.ToTensor()"], "do not go together")],
 )  # fmt: skip
 def test_only_refuses_names_that_cannot_be_measured(name, words, message):
