@@ -69,8 +69,8 @@ PIXELS = "parity_cpu", "parity_h200", "answers_h200"
 _FIRST = [median("on_error_h200", case, "first to second") for case in ("raise", "replace", "broken")]
 claim(
     README,
-    "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores. Without the "
-    "GPU's JPEG engines, which most GPUs lack, the factor is {} with {} cores. Once the GPU's decoder has "
+    "**{} times torchvision's speed** in loading ImageNet photos, on an H100 or H200 with {} cores. Without "
+    "JPEG engines, which most GPUs lack, the factor is {} with {} cores. Once the GPU's decoder has "
     "started, the first epoch runs at {} of later epochs' speed.",
     *(FIGURES["loading"], 16, FIGURES["no engine"]),
     reaches(
@@ -88,7 +88,7 @@ claim(
 )
 claim(
     README,
-    "An H200 with {} CPU cores trains ResNet-50 {} times as fast as with torchvision's loader; with {} cores, {} "
+    "With {} CPU cores, ResNet-50 on an H200 trains {} times as fast as with torchvision's loader; with {} cores, {} "
     "times. Without a GPU, {} cores load images {} times as fast.",
     *(2, FIGURES["2 cores"], 16, FIGURES["16 cores"], 2, FIGURES["cpu"]),
 )
