@@ -768,7 +768,6 @@ NOT_MEASURED = {
     "arguments": (
         r"RandomResizedCrop\(224\)",
         r"a float up to 1\b",
-        r"`` is 1, `` is 0",
         r"a column of `` alone is 1\.",
         r"beyond 64 bits",
         r"up to 64 MiB each",

@@ -40,7 +40,7 @@ def test_a_new_result_changes_the_required_sentences(tmp_path, monkeypatch):
     monkeypatch.setattr(measured, "RESULTS", tmp_path)
     claims = runpy.run_path(str(ROOT / "tests" / "docs" / "claims.py"))["CLAIMS"]
     sentences = [missing_sentence(claim) for claim in claims if missing_sentence(claim)]
-    assert any("ResNet-50 4 to 13 times as fast" in sentence for sentence in sentences)
+    assert any("4 to 13 times as fast" in sentence for sentence in sentences)
     assert all(re.match(r"(README|docs/[\w-]+)\.md has to say: ", sentence) for sentence in sentences)
     assert len(sentences) < 5
 
