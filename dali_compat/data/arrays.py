@@ -117,8 +117,8 @@ def images_of(dataset: Any) -> torch.Tensor:
     images, targets = dataset.data, getattr(dataset, layout.targets)
     if not isinstance(images, layout.kind) or str(images.dtype).removeprefix("torch.") != "uint8":
         raise Unsupported(
-            f"{name}.data is a {type(images).__name__} of {getattr(images, 'dtype', 'unknown dtype')}; "
-            f"it must be {getattr(layout.kind, '__name__', 'an array or tensor')} of uint8"
+            f"{name}.data has type {type(images).__name__} and dtype {getattr(images, 'dtype', 'unknown')}; "
+            f"expected type {getattr(layout.kind, '__name__', 'ndarray or Tensor')} and dtype uint8"
         )
     if isinstance(images, torch.Tensor) and images.device.type != "cpu":
         raise Unsupported(f"{name}.data is on {images.device}, where PIL cannot read it; move it to the CPU")

@@ -86,7 +86,7 @@ _pets = _reader_of_lists("_images", "_labels", others=_pet_names, joint=True)
 def _check_pets(dataset: Any) -> None:
     _pets.check(dataset)
     if dataset._target_types != ["category"]:
-        raise Unsupported(f"OxfordIIITPet has targets of types {dataset._target_types}, not only of 'category'")
+        raise Unsupported(f"OxfordIIITPet has target_types={dataset._target_types}; it must be ['category']")
 
 
 add_reader(datasets.OxfordIIITPet, _pets._replace(check=_check_pets))

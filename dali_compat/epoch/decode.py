@@ -154,8 +154,8 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Add the uncropped decoded images at the positions ``sure`` to the cache. PIL reads the images at other
-        positions instead."""
+        """Add DALI's uncropped decoded images to the cache, but only those at the positions ``sure``. PIL reads the
+        images at all other positions again."""
         assert self._cache is not None
         self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
 

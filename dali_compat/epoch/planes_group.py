@@ -148,7 +148,7 @@ class PlanesGroup:
         return None
 
     def _leave_out_changed(self) -> None:
-        """Remove files that have changed from the engine's rows, and let PIL decode them."""
+        """Remove changed files from ``_own``, the engine's rows, and let PIL decode them."""
         assert self._planes is not None and self._planes.chosen is not None
         if len(self._planes.chosen) == len(self._own):
             return

@@ -464,7 +464,7 @@ def test_custom_loader_falls_back(make, layout):
 
 
 OTHER_TARGETS = {
-    "segmentation": (pets, {"target_types": "segmentation"}, "targets of types ['segmentation']"),
+    "segmentation": (pets, {"target_types": "segmentation"}, "target_types=['segmentation']"),
     "annotation": (caltech101, {"target_type": "annotation"}, "Caltech101 raises KeyError"),
 }
 

@@ -82,7 +82,8 @@ class VerifiedEngine(JpegEngine):
     def compare_again(self, chroma: np.ndarray) -> None:
         """Reset the count of equal files for each kind in ``chroma``.
 
-        Until the count is _ENOUGH again, every file of that kind not compared before is compared when it is read.
+        Until the count is _ENOUGH again, each file of that kind is compared when it is read, unless it was compared
+        before.
         """
         self._equal_counts[chroma] = 0
 
