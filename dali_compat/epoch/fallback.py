@@ -44,7 +44,8 @@ def fallback_iterator(loader, device: torch.device, before: Progress | None = No
 
 
 class TorchIterator(_BaseDataLoaderIter):
-    """Base class of iterators that are torch's own, but move batches to the loader's device."""
+    """An iterator of torch's that moves batches to the loader's device. Subclasses add torch's class of the
+    iterator."""
 
     _count = 0  # number of samples of the current batch
     _dataset_fetcher: Any
