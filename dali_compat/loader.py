@@ -63,8 +63,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
         num_workers: number of DALI's CPU threads. 0 means one per core, at most 16. The processes of torchrun share the
             cores. If a GPU has enough JPEG engines to decode all JPEGs, at most 4 threads are used. For a custom data
-            set, a transform without a translation and torch's own loader, also the number of worker processes, where 0
-            means the main process.
+            set, a transform without a translation and torch's own loader, it is also the number of worker processes. 0
+            then means the main process.
         collate_fn: takes the list of (image, target) samples, with images on ``device``. If it fails for images
             on a GPU, it is called with images on the CPU, with a warning. For a custom data set, a transform without a
             translation and torch's own loader, it runs in the worker process, as in torch. None is default_collate.

@@ -185,7 +185,7 @@ def test_doctor_lists_the_jpeg_engines_of_each_gpu(machine, monkeypatch):
     output = "0: 7, with exact=True for files (gray, 4:4:4) that were compared with Pillow's pixels"
     output += ", 1: 1, but not with exact=True: its pixels differ from Pillow's for all kinds of JPEG"
     found = check("JPEG engines")
-    assert found.value == f"{output}, 2: none, CUDA and CPU threads decode" and found.problem is None
+    assert found.value == f"{output}, 2: none; CUDA and CPU threads decode JPEGs" and found.problem is None
     machine(gpu_names=["A", "B", "C"], hidden_jpeg_engines=installation.Problem("hidden", "add video"))
     found = check("JPEG engines")
     assert (found.problem, found.remedy, found.stops_dali) == ("hidden", "add video", False)

@@ -162,9 +162,9 @@ class Findings:
             error: the reason why the archive cannot be opened, or null.
             complete: whether all files were read, false after Ctrl-C.
             exit_code: 1 if an image is broken, a folder is unreadable or there is no image; 130 after Ctrl-C; else 0.
-            counts: numbers of ``files``, of ``images`` that ImageFolder lists, of their ``bytes``, of images that are
-                ``broken``, decoded by ``dali`` or by ``pillow``, of ``not_images``, of decompression ``bombs``, and of
-                images ``outside`` of class folders.
+            counts: {files, images, bytes, broken, dali, pillow, not_images, bombs, outside}. ``images`` are those that
+                ImageFolder lists, and ``bytes`` is their size. ``dali`` and ``pillow`` are the numbers of images that
+                each decodes. ``bombs`` are decompression bombs. ``outside`` are images outside of class folders.
             dali_share: dali / images; null without images.
             broken: {path, error, reason} of images that torchvision's loader cannot read.
             pillow: {path, format, mode} of images that Pillow has to read.

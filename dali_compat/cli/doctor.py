@@ -156,7 +156,7 @@ def _jpeg_engines() -> Check:
     answers, hidden = [], None
     for index in range(len(installation.gpu_names())):
         count = warm.jpeg_engines(index)
-        said = f"{count}, {_exact_engine(index)}" if count else "none, CUDA and CPU threads decode"
+        said = f"{count}, {_exact_engine(index)}" if count else "none; CUDA and CPU threads decode JPEGs"
         answers.append(f"{index}: {said}")
         if not count and installation.most_jpeg_engines():
             hidden = hidden or installation.hidden_jpeg_engines(index)

@@ -1,6 +1,6 @@
 """Pack a folder of images into one archive: RecordIO, TFRecord, LMDB or tar.
 
-The files' bytes are stored unchanged. OUT does not exist before the archive is complete.
+The files' bytes are stored unchanged. OUT appears only when the archive is complete.
 """
 
 import os

@@ -90,9 +90,9 @@ def _begin_path_with(folder: str) -> None:
 
 
 def _without_our_frames(hook: Any) -> Any:
-    """Return an excepthook that also prints remedies, and removes this module's frames from the traceback.
+    """Return an excepthook that calls ``hook`` without this module's frames in the traceback, and prints a remedy.
 
-    For an error in the data, the excepthook also removes the frames inside of the loader.
+    If ``hook`` is Python's default, the frames inside of the loader are also removed for an error in the data.
     """
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:

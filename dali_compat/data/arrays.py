@@ -106,8 +106,8 @@ def holds_arrays(dataset: data.Dataset[Any]) -> bool:
 def images_of(dataset: Any) -> torch.Tensor:
     """Return all images as a uint8 tensor of shape (N, C, H, W), without a copy if possible.
 
-    Raise Unsupported if the class overrides ``__getitem__`` or its images are unsupported, or unless there is one
-    target per image.
+    Raise Unsupported if the class overrides ``__getitem__``, if its images are unsupported, or if the numbers of images
+    and targets differ.
     """
     name = type(dataset).__name__
     if not holds_arrays(dataset):

@@ -192,7 +192,7 @@ def _read_size_field(encoded: RandomAccess, at: int) -> bytes:
 
 
 def _is_ycc(markers: dict[int, bytes], component_ids: bytes) -> bool:
-    """Return True if libjpeg treats a JPEG's three components as YCbCr (jdapimin.c). nvJPEG always treats them so."""
+    """Return True if libjpeg treats a JPEG's three components as YCbCr (jdapimin.c). nvJPEG always does."""
     if markers.get(_JFIF, b"").startswith(b"JFIF\0"):
         return True
     adobe = markers.get(_ADOBE, b"")
@@ -217,7 +217,7 @@ def _read_by_pil(source: Source | np.ndarray) -> Header:
 
 
 def _same_in_dali(image: Any) -> bool:
-    """Return True if DALI decodes an image other than a JPEG to exactly PIL's pixels.
+    """Return True if DALI decodes an image to exactly PIL's pixels. The image must not be a JPEG.
 
     The rules come from measurements with tests/faults/originals.py. intact.py checks the bytes separately.
     """

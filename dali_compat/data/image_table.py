@@ -155,8 +155,8 @@ class DALIImageTable(DALIImageList):
 
     Raises:
         FileNotFoundError: the table or some of its files are missing.
-        ValueError: a column is missing; a cell is empty (except labels with ``separator``) or not a target; or
-            ``separator`` is given without exactly one column of targets.
+        ValueError: a column is missing; a cell is empty (allowed with ``separator``) or not a target; or ``separator``
+            is given without exactly one column of targets.
 
     Examples:
         >>> print(open("train.csv").read())

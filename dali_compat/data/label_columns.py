@@ -38,7 +38,7 @@ def labels_of(
 
     Args:
         columns: name and values of each column; None for an empty cell.
-        single: True if the user passed the name of one column, False if a list of names, which gives vectors.
+        single: True if the user passed the name of one column. False for a list of names, whose targets are vectors.
         where: returns the location of a row, for errors.
         classes: class names in the order of their numbers.
 
@@ -50,7 +50,7 @@ def labels_of(
     for name, values in columns:
         if empty := [row for row, value in enumerate(values) if value is None]:
             between = separator_in(sorted({value for value in values if isinstance(value, str)})) if single else None
-            hint = f" (separator={between!r} reads several labels from a cell, or none)" if between else ""
+            hint = f" (separator={between!r} lets a cell have several labels or none)" if between else ""
             refuse_rows(empty, f"an empty {name!r}{hint}", where)
     if not single:
         return Labels(torch.stack([_floats(name, values, where) for name, values in columns], dim=1))
@@ -69,7 +69,7 @@ def labels_of(
 
 
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
-    """Convert the cells of a text column to int or, if that fails, to float. Otherwise return them as text.
+    """Convert the cells of a text column to ints or, if that fails, to floats. If both fail, return the text unchanged.
 
     None marks an empty cell. Raise ValueError if only some cells are numbers.
     """

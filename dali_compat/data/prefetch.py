@@ -132,7 +132,7 @@ def _enlarged(connection: Connection) -> int:
 
 
 def _bytes(paths: list[str]) -> int:
-    """Return an upper bound for the bytes of a request for these paths, and of its answer."""
+    """Return an upper bound for the size in bytes of a request for these paths together with its answer."""
     return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # UTF-8 has at most four bytes per character
 
 

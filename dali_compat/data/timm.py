@@ -67,7 +67,7 @@ def _class(module: str, name: str) -> Any:
 class TimmFolder(DatasetFolder):
     """An image folder with the samples and the current transforms of timm's ImageDataset.
 
-    As in timm, a target of None becomes -1, and target_transform is not called.
+    As in timm, a target of None becomes -1, without a call of target_transform.
     """
 
     def __init__(self, dataset: Any):

@@ -1,7 +1,7 @@
 """Verdicts on whether a GPU's JPEG engine may decode a file.
 
-The engine may decode a file if its pixels were compared with Pillow's and are equal, or if this holds for many similar
-files (engine/planes/verified.py).
+The engine may decode a file if a comparison has shown that the engine's pixels equal Pillow's, for this file or for
+many similar ones (engine/planes/verified.py).
 
 A verdict is a uint64, a checksum of the file's bytes and header with the decoder in the two lowest bits. It is valid
 only for bytes with that checksum.

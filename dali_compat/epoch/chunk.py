@@ -167,8 +167,8 @@ def _split(whole, lengths: list[int]) -> Sequence[Any]:
 
 
 def _gathered(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """Return a tensor of ``count`` rows. Each selection (values, rows, index) sets ``result[rows] = values[index]``. A
-    single selection may have None as rows, for all rows."""
+    """Return a tensor of ``count`` rows. Each selection (values, rows, index) sets ``result[rows] = values[index]``. If
+    there is only one selection, its ``rows`` may be None, which means all rows."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)

@@ -130,7 +130,7 @@ def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
 _NOTHING = object()
 _ENTRY = "sample {} of the batch"
 _SIZES = "Resize(n) keeps the ratio of height and width: add CenterCrop(n), or write Resize((n, n))"
-_GRAY = "Convert the images, as by Image.open(path).convert('RGB')"
+_GRAY = "Convert the images, as in Image.open(path).convert('RGB')"
 _LISTS = "Pass a collate_fn that returns lists or tuples, such as lambda batch: tuple(zip(*batch))"
 _NONE = "Return a sample without None for every index"
 _TYPES = "Return the same types and structure for every index"
@@ -183,7 +183,7 @@ def _description(leaf: Any) -> str:
 
 def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
     """Append a remedy to the error's message if its cause is a common one. In the message, replace "sample 3 of the
-    batch" by ``name(indices[3])``."""
+    batch" with ``name(indices[3])``."""
     if not error.args or not isinstance(text := error.args[0], str):
         return
     last = text.strip().rpartition("\n")[2] if "Original Traceback" in text else text

@@ -239,7 +239,7 @@ class DaliBatch(Batch):
 
     def single_outcome(self) -> tuple[IndexedSamples | TableSamples, Any, tuple[Source, Any] | None]:
         """Return (samples, image, failure) of a batch with one sample. If the sample could be read, the failure is
-        None, otherwise the image is None and the failure is (source, reason)."""
+        None. Otherwise, the image is None, and the failure is (source, reason)."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
             return samples, images[0], None

@@ -1,4 +1,4 @@
-"""Base class for the rows (images) of a batch, as decoders use them, and its subclass for traced batches."""
+"""Interface between decoders and the rows (images) of a batch, and its implementation for traced batches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class DecodableRows:
         """Drop the cached headers of these rows, because their files have changed."""
 
     def use_pil(self, row: int) -> None:
-        """Record that PIL must decode the row's file, because DALI fails or may return other pixels."""
+        """Record that PIL must decode the row's file, because DALI fails on the file or may decode it differently."""
         raise NotImplementedError
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
@@ -109,7 +109,7 @@ class DecodableRows:
 
 
 class _Encoded:
-    """The encoded images of a traced batch, with the methods of an archive (data/sources.py)."""
+    """The encoded images of a traced batch, with the methods of a Store (data/sources.py)."""
 
     def __init__(self, block: np.ndarray, ends: np.ndarray):
         self._block, self._ends = block, ends
@@ -169,7 +169,7 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return a function of (stream, k) that returns the first k random numbers of each row from ``begin`` on, drawn
-        when the images were traced. The numbers do not depend on ``stream``."""
+        """Return a function of (stream, k). For each row from ``begin`` on, it returns the first k of the random
+        numbers that were drawn when the image was traced. It ignores ``stream``."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

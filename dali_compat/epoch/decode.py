@@ -50,8 +50,8 @@ def merged_results(results: Sequence[RowImages]) -> RowImages:
 
 
 class PilGroup:
-    """Rows that PIL decodes and torchvision's functions transform, in threads. Random arguments depend on the sizes of
-    the decoded images, not on those in the headers."""
+    """Rows decoded by PIL and transformed by torchvision's functions, in threads. Random arguments depend on the sizes
+    of the decoded images, not on those in the headers."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int]):
         self._batch, self._plan = batch, plan
@@ -193,8 +193,8 @@ class DaliGroup:
 
         PIL reads the files that DALI cannot decode, now and in later epochs, and raises torchvision's errors for
         damaged files. DALI decodes the other files again. If every file can be decoded separately, DALI decodes all
-        files again, because a file may have been incomplete at the first attempt. If this was the second attempt, or if
-        DALI did not read the files itself, raise ``error`` instead.
+        files again, because a file may have been incomplete at the first attempt. In this last case, raise ``error``
+        instead if this was the second attempt, or if DALI did not read the files itself.
         """
         from ..engine.dali.pipeline import undecodable
 

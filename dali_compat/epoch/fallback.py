@@ -44,7 +44,7 @@ def fallback_iterator(loader, device: torch.device, before: Progress | None = No
 
 
 class TorchIterator(_BaseDataLoaderIter):
-    """Base class of iterators that are torch's own, but move batches to the loader's device."""
+    """Base class that moves batches to the loader's device. Subclasses also derive from one of torch's iterators."""
 
     _count = 0  # number of samples of the current batch
     _dataset_fetcher: Any

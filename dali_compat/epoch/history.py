@@ -80,7 +80,7 @@ class History:
     def _unused_state(self, loader) -> State | None:
         """Return the state from which the previous iter() resumed, and undo all changes to the generators since then.
         Return None if there is no such state, or if next() has since returned a batch or failed. Lightning calls iter()
-        twice, so the second iterator resumes from the same state."""
+        twice. With this method, its second iterator resumes from the same state as the first."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None

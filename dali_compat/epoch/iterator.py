@@ -216,7 +216,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
         """Draw the indices of batches until max(``least``, ``ahead``, n) batches are drawn but not returned. With
-        workers, n is ``_ahead``. Without workers, max_draw_ahead() may reduce it."""
+        workers, n is ``_ahead``. Without workers, n is also limited by max_draw_ahead()."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():

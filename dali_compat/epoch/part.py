@@ -40,9 +40,9 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes JPEGs for which
-        its pixels are known or likely to equal Pillow's. It also decodes JPEGs that DALI decodes, to compare the
-        pixels."""
+        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes a JPEG if its pixels
+        are known to equal Pillow's, or probably do. Some other JPEGs are decoded by both DALI and the engine, to
+        compare the pixels."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or given in DECODED or not self._plan.from_planes:
             return rows

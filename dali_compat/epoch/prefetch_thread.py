@@ -30,7 +30,7 @@ _DELAY_SHARE, _MOST_DELAY = 0.5, 0.02  # delay as a share of the caller's last s
 
 
 class PrefetchThread:
-    """A prefetch thread. It runs until end() or program exit.
+    """A thread that runs the functions passed to submit(), until end() or program exit.
 
     Args:
         device: device of the batches. Work on a GPU runs on the CUDA stream that is current when it is submitted.
@@ -91,7 +91,7 @@ class PrefetchThread:
 
     def wait_until_idle(self) -> None:
         """Wait until the thread is idle, before a fork or exit. A forked child cannot release a lock that the thread
-        holds, and exit would stop the thread at any point."""
+        holds, and at exit the thread could be stopped in the middle of its work."""
         last = self._last
         if self._thread is threading.current_thread():
             return

@@ -139,8 +139,8 @@ class Progress:
 
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torch_workers: bool = False) -> Progress:
-        """Return progress that resumes from a state(). If the number of ranks has changed, distribute the rest of the
-        epoch over the new ranks."""
+        """Return a Progress that resumes from ``state``, a result of state(). If the number of ranks has changed,
+        distribute the rest of the epoch over the new ranks."""
         made = cls(loader, state["number"], torch_workers)
         made.base_seed, made.lap = state["seed"]
         before, now = RankOrder(*state["places"]), made.rank_order
@@ -243,7 +243,7 @@ def stateful_sampler(loader) -> Any:
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return the loader's sampler and data set, if they have a state_dict(), by the names "sampler" and "dataset"."""
+    """Return {"sampler": sampler, "dataset": data set} for the loader, without those that have no state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 
@@ -276,7 +276,7 @@ def _state(one: Any) -> Any:
 
 def _has_state(one: Any) -> bool:
     """Return True if the object follows torchdata's Stateful protocol. Return False for Hugging Face's data sets,
-    because their state lacks the shuffle buffer and ends the next epoch at once."""
+    because their state lacks the shuffle buffer, and after it is loaded, the next epoch would end at once."""
     if type(one).__module__.partition(".")[0] == "datasets":
         return False
     try:

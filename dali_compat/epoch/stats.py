@@ -28,8 +28,9 @@ class LoaderStats(NamedTuple):
         epochs: iterations begun.
         batches: batches returned by next().
         images: samples in these batches.
-        bytes: size of the images in these batches, if a batch is a tensor or its first element or value is one. Views
-            are included, except with a custom collate_fn.
+        bytes: size of the images in these batches. Images are the batch itself if it is a tensor, otherwise its first
+            element or value, if that is a tensor. Several views of a sample are all counted, except with a custom
+            collate_fn.
         seconds: time from the first call of next() to the end of the last one, including your training steps.
         waited: time in next() while the calling thread waited for DALI, worker processes, other Python threads, or a
             CPU core. It does not include work of the GPU, because next() returns before the GPU is done.

@@ -66,7 +66,8 @@ class TracedEpoch(DaliEpoch):
         return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
-        """Return True if DALI pipelines are allowed for a plan. Their number is limited, since each has threads."""
+        """Return True if a plan may have a DALI pipeline. The number of pipelines is limited, because each has
+        threads."""
         plan = self.route.representative(plan)
         if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
             self._for_dali.append(plan)

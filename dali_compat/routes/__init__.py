@@ -197,7 +197,7 @@ def _cache(loader, device: torch.device, before) -> DecodedCache | None:
 
 def resolve_device(device, start: bool) -> torch.device:
     """Return the torch.device for a loader's ``device``. The default is the current CUDA device, or the CPU if there is
-    none. A missing index of a GPU is added if CUDA is initialized or ``start`` is True."""
+    none. "cuda" without an index becomes the current device if CUDA is initialized or ``start`` is True."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -28,9 +28,9 @@ def batched(
 ) -> nn.Module:
     """Return a module that transforms batches (N, C, H, W) on any device, with separate random numbers for each image.
 
-    A torchvision transform draws once per batch and flips, for example, all images or none. This module draws for each
-    image, from torch's CPU generator (``torch.manual_seed``) and with torchvision's distributions. Transforms without a
-    translation are applied by torchvision, image by image.
+    A torchvision transform draws random numbers once per batch. It flips, for example, all images or none. This module
+    draws them for each image, from torch's CPU generator (``torch.manual_seed``) and with torchvision's distributions.
+    Transforms without a translation are applied by torchvision, image by image.
 
     Args:
         transform: a torchvision transform, v1 or v2, or a registered callable, for CHW tensors.

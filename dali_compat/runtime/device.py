@@ -40,7 +40,7 @@ def on_the_cpu() -> AbstractContextManager:
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy an array or a CPU tensor to the device, without waiting for earlier work of the GPU. More than 64 KB of
-    pageable memory is pinned first, because its copy would wait (CUDA C++ Programming Guide)."""
+    pageable memory is pinned first, because otherwise the copy would wait (CUDA C++ Programming Guide)."""
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if device.type != "cuda" or tensor.nbytes <= _AT_ONCE:
         return tensor.to(device, non_blocking=True)

@@ -1,7 +1,7 @@
 """Locks and hooks for forks, new Python processes, and program exit with daemon threads.
 
 A forked child inherits all locks, but only the forking thread. That thread therefore acquires the locks of new_lock()
-before the fork, so that none stays held in the child and the data that they guard is consistent.
+before the fork, so that in the child no lock stays held, and the data that the locks guard is consistent.
 
 In some versions of Python, a signal can stop a thread between the end of a ``with`` block and the release of its lock.
 The lock is re-entrant, so this thread can continue, but others would wait forever. unlock_all() releases such locks.
@@ -136,8 +136,8 @@ at_fork("daemon threads", after_in_child=_loading.clear)
 
 
 def end_daemons_at_exit(function: F) -> F:
-    """Decorator that ends daemon threads once the program exits, by raising SystemExit at the beginning and end of a
-    call."""
+    """Decorator that ends the daemon threads that call a function after the program has begun to exit. SystemExit is
+    raised at the beginning or end of the call."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -156,7 +156,7 @@ def end_daemons_at_exit(function: F) -> F:
 
 
 def wait_for_daemons() -> None:
-    """Wait at exit until no other thread is in a function of end_daemons_at_exit(), at most 5 seconds."""
+    """At exit, wait up to 5 seconds for other threads to return from functions decorated with end_daemons_at_exit()."""
     global _deadline
     _deadline = _deadline or time.monotonic() + _PATIENCE_AT_END
     while _loading - {threading.get_ident()} and time.monotonic() < _deadline:
@@ -182,11 +182,11 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 
 class FreshProcess:
-    """A Python process that is not a fork. It runs ``serve(requests, answers)`` of a module until this process exits or
-    calls end(). Unlike multiprocessing's "spawn", it imports nothing of the user's script.
+    """A Python process that is not a fork. It runs ``serve(requests, answers)`` of a module until its parent exits or
+    calls end(). Unlike a process that multiprocessing spawns, it does not import the user's script.
 
     Attributes:
-        requests, answers: this process's ends of the pipes.
+        requests, answers: the parent's ends of the pipes.
 
     Raises:
         OSError: the process cannot be started.

@@ -40,8 +40,8 @@ class Problem:
 
 
 def dali_problem(gpu: bool = False) -> str | None:
-    """Return in one line why DALI cannot be used and what to install, or None if it can. If ``gpu``, also check the
-    NVIDIA driver."""
+    """Return in one line why DALI cannot be used and what to install, or None if it can. If ``gpu`` is True, also check
+    the NVIDIA driver."""
     problem = import_problem() or (driver_problem() if gpu else None)
     return None if problem is None else str(problem)
 

@@ -1,4 +1,4 @@
-"""Cache files, so that later starts do not repeat work, and locks, so that one process at a time writes a file."""
+"""Files that cache results for later starts, and locks that let one process at a time write a file."""
 
 from __future__ import annotations
 

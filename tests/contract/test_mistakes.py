@@ -181,7 +181,7 @@ def test_an_index_outside_of_the_data_set_of_a_subset_is_named(root):
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_images_of_other_modes_than_normalize_takes_are_explained(root, mode):
     sets = [Files(root, T.Compose([SMALL, NORMALIZE]), mode=mode) for _ in range(2)]
-    _assert_error(_errors_of_both(*sets), "Convert the images, as by Image.open(path).convert('RGB')")
+    _assert_error(_errors_of_both(*sets), "Convert the images, as in Image.open(path).convert('RGB')")
 
 
 @pytest.mark.parametrize("case", ARGUMENTS)
