@@ -110,7 +110,8 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
 
 
 def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
-    """Return each column (N,) as an int if its entries are equal, otherwise as a tensor (N, 1) on the device."""
+    """Move columns (N,) to the device in one copy, and return them as tensors (N, 1). A column whose entries are equal
+    is returned as an int instead."""
     alike = [bool((column == column[0]).all()) for column in columns]
     varied = [column for column, same in zip(columns, alike, strict=True) if not same]
     moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
@@ -174,8 +175,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return the bounds (first, last) of the steps that a table can replace, which are the first to_dtype and the
-    conversions directly after it. The bounds are equal if there are none."""
+    """Return the range of the steps that a table can replace, as (start, end): the first to_dtype and the conversions
+    directly after it. If there are none, ``start`` equals ``end``."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1

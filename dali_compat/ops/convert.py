@@ -94,7 +94,7 @@ def translate_cast(t, spec):
 def translate_normalize(t, spec):
     if spec.kind == "pil" or not spec.dtype.is_floating_point:
         raise Untranslatable(
-            t, "it takes floating point tensors", "put ToTensor(), or ToImage() and ToDtype(), before it"
+            t, "it requires floating point tensors", "put ToTensor(), or ToImage() and ToDtype(), before it"
         )
     mean, std = (tuple(map(float, per_channel(t, name, spec))) for name in ("mean", "std"))
     if 0 in std:

@@ -135,7 +135,7 @@ def run(draw: Draw, sizes, u):
 
 def _entry(draw: Draw) -> tuple[int | Callable[..., int] | None, Callable]:
     if draw.name not in _DRAWS:
-        raise LookupError(f"no draw is called {draw.name!r}: write it in ops/<kind>.py, with @draws")
+        raise LookupError(f"no draw is registered as {draw.name!r}: define it in ops/<kind>.py with @draws")
     return _DRAWS[draw.name]
 
 

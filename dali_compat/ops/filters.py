@@ -71,8 +71,8 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
 
 
 def _if_given(s: Step, options: Options, decoded: bool) -> Step:
-    """Return the step, changed to call torchvision's function if exact=True and the data set's code has chosen the
-    arguments."""
+    """Make the step call torchvision's function if exact=True and the data set's code has chosen the arguments. Return
+    other steps unchanged."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 

@@ -44,7 +44,8 @@ def run_all(steps: Sequence[Step], images, arrays: Sequence[Values]):
 
 
 def count_leading(steps: Sequence[Step], images: Any) -> int:
-    """Return the number of leading steps to run image by image. It is 0 if running them on the batch is as fast."""
+    """Return the number of leading steps to run image by image. Return 0 if running them on the whole batch is as
+    fast."""
     first = images[0]
     if first.is_cuda or first.dtype != torch.uint8:
         return 0

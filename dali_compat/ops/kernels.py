@@ -1,8 +1,8 @@
 """Register kernels, and apply steps to batches.
 
-Kernels run on every device, for images (N, C, H, W) in uint8 0..255 or floating point, and change nothing in place.
-run() selects images by ``arrays["flag"]`` and groups them by size. Only kernels with ``takes_lists`` receive images of
-different sizes.
+Kernels run on every device, on images (N, C, H, W) in uint8 0..255 or floating point, and do not modify their
+arguments. run() selects images by ``arrays["flag"]`` and groups them by size. Only kernels with ``takes_lists`` receive
+images of different sizes.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
     returns (N, C, H, W), or a list of N images if their sizes differ.
 
     Args:
-        torchvision: name of torchvision's function, followed by the names of the arrays that it takes. It implements
-            the operation for single images (Operation.image). If it takes arrays, it also processes batches of 16-bit
-            floats in place of the kernel, because torchvision rounds every intermediate result.
+        torchvision: name of torchvision's function for the operation, followed by the names of the arrays that this
+            function takes. The function processes single images (Operation.image). If it takes arrays, it replaces the
+            kernel on batches of 16-bit floats, because torchvision rounds every intermediate result.
         parts: whether to call the kernel on a few images at a time.
         **traits: other fields of Operation.
     """
@@ -94,7 +94,7 @@ def kernel_of(op: str) -> Callable:
     """Return the kernel of an operation. Raise LookupError if it has none."""
     found = OPERATIONS[op].kernel if op in OPERATIONS else None
     if found is None:
-        raise LookupError(f"no kernel is called {op!r}: write it in ops/<kind>.py, with @kernel")
+        raise LookupError(f"no kernel is registered for {op!r}: define it in ops/<kind>.py with @kernel")
     return found
 
 
@@ -108,7 +108,7 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
 
 
 def apply_step(step: Step, images, arrays: dict[str, np.ndarray]):
-    """Implement run(), without making the CPU the default device."""
+    """Apply a step as run() does, but with torch's current default device instead of the CPU."""
     arrays = dict(arrays)
     flag = arrays.pop("flag", None)
     if flag is None or flag.all():

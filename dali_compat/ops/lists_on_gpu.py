@@ -42,8 +42,8 @@ def _takes_frames(step: Step) -> bool:
 
 
 def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> list[torch.Tensor]:
-    """Pad images with black on the right and below to form a few batches, and apply steps to each batch. Return views
-    of the results, without the padding."""
+    """Apply steps to a few batches, formed by padding the images with black at the right and at the bottom. Return
+    views of the results, without the padding."""
     changed: list = [None] * len(images)
     for rows, height, width in of_similar_size(images):
         some = [images[row] for row in rows]
@@ -58,10 +58,10 @@ def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequenc
 
 
 def _resize_windows(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> tuple[int, Any]:
-    """Run a leading crop or pad, flips and a resize at once, without storing the images before the resize.
+    """Run a leading crop or pad, flips and a resize at once. Return a count and images, as run_leading() does.
 
-    This saves memory, because RandomZoomOut pads an image to as much as 16 times its area. The returned values are
-    those of run_leading().
+    The padded images are not stored, which saves memory, because RandomZoomOut pads an image to as much as 16 times its
+    area.
     """
     sizes = np.array([image.shape[-2:] for image in images])
     windows = resample.Windows(np.zeros_like(sizes), sizes, np.zeros(sizes.shape, bool))

@@ -217,7 +217,7 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
         if is_integer_resize(s) and like == "pil" and not (options.exact or options.gpu):
             return "mean error .02 of 255 and maximum 2 on photos (exact=True: 0)"
         in_floats = not chosen and passes_of(s) == "one" and not interpolation.startswith("nearest")
-        return "exact but for the order of additions" if options.gpu and in_floats else EXACT
+        return "exact except for the order of additions" if options.gpu and in_floats else EXACT
     if interpolation.startswith("nearest"):
         return "nearest pixel; a rounding tie may differ (exact=True: 0)"
     if like != "pil":
@@ -227,8 +227,7 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
-    """Return True if DALI may run a resize. It may on a GPU without exact=True, if its results are close to
-    torchvision's.
+    """Return True if DALI may run a resize. This requires a GPU, exact=False, and results close to torchvision's.
 
     Measured results differ too much for Pillow's box and hamming filters, for nearest and lanczos on tensors, and
     without antialiasing. For floats, they differ by up to 40 levels at the border.
@@ -242,8 +241,8 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Return a resize step, changed to use PyTorch's integer arithmetic in place of Pillow's if PyTorch supports it. On
-    a GPU, for decoded images and if exact=True, return the step unchanged."""
+    """Make a resize step use PyTorch's integer arithmetic instead of Pillow's, if PyTorch supports it. Return the step
+    unchanged on a GPU, for decoded images, or if exact=True."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
@@ -340,8 +339,8 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def height_first(images, size, like) -> bool:
-    """Return True if the height must be resized first, as Pillow does. PyTorch starts with the width, so this takes a
-    separate call."""
+    """Return True if PyTorch has to resize the height in a separate call before the width, as Pillow does. In a single
+    call, PyTorch starts with the width."""
     shrinks = like == BY_TORCH and images.shape[-2] > size[0]
     return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 

@@ -15,8 +15,9 @@ _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """Return how many of the ``ordered`` steps are run by kernels on a JPEG's planes. torch runs the other steps.
-    Return None if these include a step before ``split`` on images of different sizes, because DALI runs it faster."""
+    """Return how many of the ``ordered`` steps, from the first on, kernels can run on a JPEG's planes. torch runs the
+    other steps. Return None if torch would run a step before ``split`` on images of different sizes: DALI is faster
+    then."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0

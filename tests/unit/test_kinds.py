@@ -30,7 +30,7 @@ def draws_missing(kind: str, s: Step) -> list[str]:
         return []
     name = s.draw.name
     if name not in drawn._DRAWS:
-        return [f"no draw is called {name!r}: write draw_{name} in ops/{kind}.py, with @draws"]
+        return [f"no draw is registered as {name!r}: define draw_{name} in ops/{kind}.py with @draws"]
     found, wrong = kind_of(drawn._DRAWS[name][1]), []
     if found not in ({"draws"} if name in SHARED else {kind, *BORROWS.get(kind, ())}):
         wrong.append(f"{name} is drawn in ops/{found}.py: move draw_{name} to ops/{kind}.py, where its translator is")
@@ -48,10 +48,10 @@ def kernels_missing(kind: str, s: Step) -> list[str]:
     op = lowered.op
     kernel = OPERATIONS.get(op, own_steps).kernel
     if lowered.draw is not None and lowered.draw.name not in drawn._DRAWS:
-        wrong.append(f"no draw is called {lowered.draw.name!r}: write it in ops/{kind}.py, with @draws")
+        wrong.append(f"no draw is registered as {lowered.draw.name!r}: define it in ops/{kind}.py with @draws")
     if kernel is None:
         wrong.append(
-            f"no kernel is called {op!r}: write it in ops/{kind}.py, with @kernel, and its argument image= "
+            f"no kernel is registered for {op!r}: define it in ops/{kind}.py with @kernel, and its argument image= "
             f"unless it is exact to the last bit"
         )
     elif own_steps.image is None and own_steps.kernel is None:  # lowered: another op implements it

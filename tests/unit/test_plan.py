@@ -184,7 +184,7 @@ def test_floating_point_resize_on_gpu_is_not_reported_as_exact():
     def fidelity(*transforms):
         return lower(translate(v2.Compose([*transforms])), Options(exact=True, gpu=True)).lines[-1].fidelity
 
-    rounded = "exact but for the order of additions"
+    rounded = "exact except for the order of additions"
     assert fidelity(v2.Resize(9)) == "exact"
     assert fidelity(v2.ToImage(), v2.Resize(9)) == ("exact" if resizes_in_integers("bilinear") else rounded)
     assert fidelity(v1.PILToTensor(), v1.Resize(9)) == fidelity(v1.ToTensor(), v2.Resize(9)) == rounded

@@ -63,11 +63,11 @@ REFUSALS = {
         "move it before",
     ),
     "max_size": ([v1.Resize(20, max_size=20)], 0, "max_size=20 cannot be combined with size=20", ""),
-    "Normalize on uint8": ([PIL, v1.Normalize([0.5], [0.5])], 1, "takes floating point tensors", "put ToTensor()"),
+    "Normalize on uint8": ([PIL, v1.Normalize([0.5], [0.5])], 1, "requires floating point tensors", "put ToTensor()"),
     "missing ToTensor": (
         [v1.Resize(9), v1.Normalize([0.5], [0.5])],
         1,
-        "takes floating point tensors",
+        "requires floating point tensors",
         "put ToTensor()",
     ),
     "std of zero": ([TO_TENSOR, v1.Normalize([0.5] * 3, [0.5, 0, 0.5])], 1, "std contains a zero", ""),

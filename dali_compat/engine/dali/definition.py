@@ -104,7 +104,7 @@ def _is_window(step: Step) -> bool:
 def rotation_arrays(
     plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
 ) -> list[Arrays]:
-    """Return ``arrays``, the arguments of a plan's steps, followed by the arguments of graph.rotate().
+    """Append the arguments of graph.rotate() to ``arrays``, the arguments of a plan's steps, and return the new list.
 
     If the decoder crops to the window of the first step, this window is converted to coordinates of the unrotated
     image.

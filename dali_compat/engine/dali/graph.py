@@ -157,8 +157,8 @@ def _warp(images, arrays, interp_type, **how):
 
 def _truncated_inside(images, warped, arrays, fill):
     """Return warped floats truncated to uint8, with ``fill`` at positions outside of the input ``images``, as Pillow
-    does. Positions in the outer half of a border pixel are not filled. ``warped`` repeats the border there, also as
-    Pillow does."""
+    does. Positions in the outer half of a border pixel keep the value of ``warped``, which repeats the border, as in
+    Pillow."""
     warped = fn.cast(warped - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits

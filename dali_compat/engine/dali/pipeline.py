@@ -38,7 +38,7 @@ from .transfer import Feed, InFlight, Received
 
 
 class PipelineError(RuntimeError):
-    """DALI could not produce a batch. The message is DALI's."""
+    """Raised with DALI's message if DALI cannot produce a batch."""
 
 
 class DecodePipeline:

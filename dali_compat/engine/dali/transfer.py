@@ -1,8 +1,8 @@
 """Input arrays of a DALI pipeline, and its outputs as torch tensors.
 
-DALI copies all inputs except images in memory. One of DALI's threads releases these images later, for which it acquires
-the GIL. Before Python 3.11.10, a process that is forked at that moment hangs (CPython issue 112275), so DALI then
-copies images as well.
+DALI copies all inputs except images in memory. Later, one of DALI's threads acquires the GIL to release these images.
+Before Python 3.11.10, a process that is forked at that moment hangs (CPython issue 112275), so DALI then copies images
+as well.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Received(NamedTuple):
         return [np.asarray(self.encoded[i]) for i in range(len(self.encoded))]
 
     def packed(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the bytes of all files as one array (bytes,) uint8, without a copy, and ``lengths``. Return None if
+        """Return the bytes of all files, (bytes,) uint8, and the length of each file, without a copy. Return None if
         the files are not adjacent in DALI's memory, or if the first file is empty."""
         assert self.encoded is not None and self.lengths is not None
         if not self.lengths[0]:

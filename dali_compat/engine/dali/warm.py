@@ -117,8 +117,8 @@ def finish(seconds: float | None = None) -> None:
 
 
 class Handle:
-    """An open nvJPEG handle, with a state that keeps the JPEG engines open. ``engines`` is the number of engines of the
-    GPU ``index``. The constructor raises RuntimeError if nvJPEG is missing or cannot be opened."""
+    """An open nvJPEG handle, with a state that keeps the JPEG engines open. ``engines`` is the number of JPEG engines
+    of the GPU with this ``index``. The constructor raises RuntimeError if nvJPEG is missing or cannot be opened."""
 
     def __init__(self, index: int):
         library = next(nvjpeg_libraries(), None)

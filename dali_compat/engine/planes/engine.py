@@ -70,15 +70,15 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Return True if the calling thread must run the task: on the first call, unless the task was cancelled. A
-        second call is possible, because a thread pool may run a task even if its submit() raised an error."""
+        """Claim the task for the calling thread. Return False if it was claimed before, or cancelled. Two threads may
+        try, because a thread pool may run a task even if its submit() raised an error."""
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
         return False
 
     def read(self) -> Files:
-        """Return copies of the files that pass the check, and set ``chosen`` to their indices."""
+        """Return the files that pass checked(), and set ``chosen`` to their indices."""
         assert self._files is not None
         files, self.chosen = self._files.checked()
         self._files = None  # frees their memory after decoding
@@ -131,7 +131,7 @@ class JpegEngine:
         exact: (256,) bool, indexed by Header.chroma; True if the pixels of test images are equal to Pillow's. Set by
             engines.py.
         disabled: reason why the engine is no longer used, or "".
-        memory: bytes of the GPU's memory.
+        memory: size of the GPU's memory in bytes.
     """
 
     memory = 2**40
@@ -204,7 +204,7 @@ class JpegEngine:
             self._idle.put(decoder)
 
     def disable(self, why: str = f"it has not answered within {_PATIENCE} s") -> None:
-        """Disable the engine with a warning. result() no longer waits for it."""
+        """Disable the engine, and issue a warning. Decoding.result() no longer waits for the engine."""
         if self.disabled:
             return
         self.disabled, self.exact[:] = why, False
@@ -232,6 +232,6 @@ def _triton() -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message. It begins with the type of the error, except for an EngineError."""
+    """Return the first line of an error's message, preceded by the error's type unless it is an EngineError."""
     text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]

@@ -56,7 +56,7 @@ class Files:
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return this object and the indices of all its files, because they were checked before."""
+        """Return this object and the indices of all its files, which need no further check."""
         return self, np.arange(len(self))
 
     @property
@@ -69,7 +69,10 @@ class Files:
         return Files(self.memory, self.begins[index], self.lengths[index])
 
     def size_field(self, at: np.ndarray) -> np.ndarray:
-        """Return SIZE_FIELD bytes from ``at`` (N,) on in each file, (N, SIZE_FIELD) uint8, padded with zeros."""
+        """Return SIZE_FIELD bytes of each file, beginning at its offset in ``at`` (N,).
+
+        The result is (N, SIZE_FIELD) uint8. Bytes after the end of a file are zeros.
+        """
         positions = at.astype(np.int64)[:, None] + np.arange(SIZE_FIELD)
         inside = positions < self.lengths[:, None]
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + positions, 0)], 0).astype(np.uint8)

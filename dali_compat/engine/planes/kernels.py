@@ -76,7 +76,7 @@ def pick(
         planes, table: as for render().
         rows: parameters from geometry.picked_rows_of().
         lines: indices from program.picked(); -1 for black.
-        most: pixels of the largest result.
+        most: number of pixels of the largest result.
         out: (values,), the (3, height, width) results of all images.
         interleaved: whether the results are (height, width, 3) instead.
     """
@@ -194,7 +194,7 @@ def _bounded(x):
 
 @triton.jit
 def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
-    """Store three channels, ``step`` apart. If ``converts``, store the values' entries in ``table`` (3, 256)."""
+    """Store three channels, ``step`` apart. If ``converts``, look up each value in ``table`` (3, 256) first."""
     if converts:
         tl.store(to, tl.load(table + red, mask=there), mask=there)
         tl.store(to + step, tl.load(table + 256 + green, mask=there), mask=there)
@@ -207,8 +207,8 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Return the RGB of the pixels ``at``, which are indices into the region of the image that the result depends
-    on."""
+    """Return the RGB of pixels. ``at`` contains their indices within the image's region, the part of the image that the
+    result depends on."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 

@@ -22,11 +22,11 @@ _NO_MEMORY, _NO_ENGINE = 5, 7
 
 
 class EngineError(RuntimeError):
-    """A function of nvJPEG failed. The message contains its name and status."""
+    """Raised if a function of nvJPEG fails. The message contains its name and status."""
 
 
 class EngineMemoryError(MemoryError):
-    """nvJPEG is out of memory. The file is not at fault."""
+    """Raised if nvJPEG is out of memory. The file is not at fault."""
 
 
 class Nvjpeg:

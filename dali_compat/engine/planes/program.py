@@ -99,8 +99,8 @@ def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> 
     """Return the lines and columns that steps select from images of ``sizes`` (N, 2).
 
     Returns:
-        Sizes of the results, (N, 2) int64, and indices (N, 2, longest) int32. ``[:, 0]`` contains the image column of
-        each column of the result, ``[:, 1]`` the image line of each line; -1 outside of the image.
+        Sizes of the results, (N, 2) int64, and ``indices`` (N, 2, longest) int32. Column x of result i is the image's
+        column ``indices[i, 0, x]``. Line y is the image's line ``indices[i, 1, y]``. -1 is outside of the image.
     """
     (heights, ys), (widths, xs) = (_along(axis, steps, arrays, sizes[:, axis]) for axis in (0, 1))
     lines = np.full((len(sizes), 2, max(xs.shape[1], ys.shape[1])), -1, np.int32)
@@ -109,8 +109,8 @@ def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> 
 
 
 def _along(axis: int, steps: tuple[Step, ...], arrays: list[Arrays], length: np.ndarray):
-    """Return the sizes (N,) and indices (N, longest) of picked() for one axis (0: y, 1: x). Entries after a result's
-    size are undefined."""
+    """Return the sizes (N,) and indices (N, longest) of picked() for one axis (0: y, 1: x). If a result is shorter than
+    ``longest``, its last indices are undefined."""
     lines = np.broadcast_to(np.arange(length.max()), (len(length), length.max()))
     for step, values in zip(steps, arrays, strict=True):
         if step.op in ("crop", "pad"):

@@ -1,9 +1,9 @@
 """A JPEG engine whose pixels are compared with Pillow's for each file.
 
-The header does not show whether the pixels are equal, because Pillow accepts damaged data, from which decoders produce
-different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, equal to Pillow's. In a
-background thread the engine decodes the same bytes, and a kernel compares all pixels of the image, even if the batch
-needs only a window. data/verdicts.py stores the result.
+The header does not show whether the pixels are equal, because Pillow also accepts damaged data, from which each decoder
+produces different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, equal to Pillow's.
+In a background thread the engine decodes the same bytes, and a kernel compares all pixels of the image, even if the
+batch needs only a window. data/verdicts.py stores the result.
 
 The engine decodes the files twice, in two orders, because its result for damaged data might depend on the previous
 content of its memory.
@@ -114,7 +114,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def is_behind(self) -> bool:
-        """True if too many pixels wait for comparison."""
+        """True if too many pixels are waiting to be compared."""
         return self._waiting() > _WAITING
 
     def _waiting(self) -> int:
@@ -196,8 +196,10 @@ class VerifiedEngine(JpegEngine):
         return self.differs(self.submit(files, locations).result(), locations, wanted)
 
     def differs(self, planes: torch.Tensor, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
-        """Return (N,) bool, whether the planes' pixels differ from ``wanted``, (bytes,) uint8, the RGB of all images.
-        Synchronizes the device."""
+        """Return (N,) bool, True for images whose planes yield other pixels than ``wanted``.
+
+        ``wanted`` is (bytes,) uint8, the RGB pixels of all images. Synchronizes the device.
+        """
         from . import kernels  # imports Triton
 
         rows, layout = whole_rows_of(locations)

@@ -1,8 +1,8 @@
 """Apply a different operation to each image, as policies and ColorJitter require.
 
-With torch, this takes hundreds of launches per batch, too many for a host that also launches a model's kernels. On a
-GPU, two Triton kernels (kernels.py) therefore run Pillow's version of the operations on uint8 tensors, if their results
-on test images equal torch's.
+With torch, this takes hundreds of kernel launches per batch, too many for a host that also launches a model's kernels.
+On a GPU, two Triton kernels (kernels.py) therefore run Pillow's version of the operations on uint8 tensors, if their
+results on test images equal torch's.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def run(images, chosen, numbers, *, like, interpolations=0, fill=None, area=None
 
     Args:
         chosen: (N,) codes of operations; 0 for none.
-        numbers: (N,) factor, bits or threshold of each operation, or (N, 6) if there are warps. A warp uses all six
-            columns, its matrix from output to input pixels. Other operations use the first column.
+        numbers: (N,) factor, bits or threshold of each operation, or (N, 6) if there are warps. A warp's six columns
+            are its matrix from output to input pixels. Other operations use the first column.
         interpolations: codes of the warps' interpolations, (N,) or one for all; 0 is nearest.
         fill: color outside of a warped image; None for black.
         area: (N,) numbers of pixels without padding; None if there is no padding.
@@ -193,8 +193,8 @@ def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def noise(count: int, channels: int) -> torch.Tensor:
-    """Return images that lack some values and are not uniformly distributed, so that autocontrast and equalize change
-    them."""
+    """Return random images in which some values do not occur and others are frequent, so that autocontrast and equalize
+    change them."""
     images = np.random.default_rng(0).integers(9, 240, (count, channels, *_SIZE), dtype=np.uint8)
     images[:, :, :20] = images[:, :, :20] // 8 + 40
     return torch.from_numpy(images)

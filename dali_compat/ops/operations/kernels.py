@@ -1,6 +1,6 @@
 """Triton kernels that apply one operation to each uint8 image, bit for bit as Pillow does.
 
-The modules color, filters, jitter and pixels/transform of ops/ have the same arithmetic, and name Pillow's sources.
+The modules color, filters, jitter and pixels/transform of ops/ use the same arithmetic, and name Pillow's source files.
 ``rows`` contains float64 numbers for each image: the code of the operation, the six ``numbers`` of run(), the code of
 the interpolation, and the fill outside of a warp. For contrast, the second of the six is the number of pixels.
 """
@@ -106,7 +106,7 @@ def operate(
     block: tl.constexpr,
 ):  # fmt: skip
     """Compute ``out``, the images after their operations. ``tables`` comes from levels(). ``hue_of`` to ``weights``
-    come from hsv_tables(), and are used only for three channels."""
+    come from hsv_tables(), and are used only if the images have three channels."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)

@@ -88,7 +88,7 @@ def stack_if_uniform(images: list[torch.Tensor]):
 def spare_batch(shape: tuple[int, ...], dtype: Any = np.float32) -> torch.Tensor:
     """Return an uninitialized CPU tensor, in the memory of an unused earlier batch if possible.
 
-    The system clears new memory first, which takes longer than filling it.
+    Reusing memory is faster, because the system clears new memory, which takes longer than filling it.
     """
     if np.dtype(dtype).itemsize * math.prod(shape) < _LEAST:
         return torch.from_numpy(np.empty(shape, dtype))
@@ -110,7 +110,8 @@ def assign(made: list, rows, images) -> list:
 
 
 def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
-    """Copy each image (C, H, W) into the upper left corner of its frame, (N, C, height, width) of any dtype."""
+    """Copy each image (C, H, W) to the upper left corner of a frame. ``frames`` is (N, C, height, width), of any
+    dtype."""
     for frame, image in zip(frames, images, strict=True):
         frame[:, : image.shape[1], : image.shape[2]] = image
 
@@ -135,7 +136,7 @@ def of_similar_size(images: list[torch.Tensor]):
 
 
 def in_groups(images, groups):
-    """Apply a function to each group of images, and return all images in their order.
+    """Apply a function to each group of images. Return all images in their original order.
 
     ``groups`` contains pairs (indices of images, function). Images in no group are left unchanged.
 
@@ -156,8 +157,8 @@ def in_groups(images, groups):
 
 
 def by_size(images, sizes, function):
-    """Call ``function(images, rows, size)`` once for each different target size in ``sizes``, with the images and rows
-    of that size.
+    """Call ``function(images, rows, size)`` once for each different target size in ``sizes``, with the images of this
+    target size and their indices.
 
     Return all images in their original order: as a tensor if there is one size, otherwise as a list of single images.
     """

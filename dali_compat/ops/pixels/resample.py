@@ -1,4 +1,4 @@
-"""Image.resize of Pillow (Resample.c) and PyTorch's resize of uint8 on a CPU, in torch on batches, bit for bit.
+"""Resize batches in torch, bit for bit as Pillow's Image.resize (Resample.c) or PyTorch's resize of uint8 on a CPU.
 
 Weights are computed on the host in double precision, in the order in which the C code adds. They are multiples of
 2**-22, so sums of weighted pixels are exact in float64 on every device and in any order.
@@ -66,7 +66,8 @@ _NEIGHBOURS: dict[str, tuple[np.ndarray, Callable]] = {
 
 
 def vertical_first(sizes, new) -> np.ndarray:
-    """Return (N,) bool, True for images whose height Pillow resizes first. Its rule is found by resizing test images.
+    """Return (N,) bool, True for images whose height Pillow resizes first. Pillow's rule is found by resizing test
+    images.
 
     Since version 13, Pillow starts with the cheaper axis. Earlier versions start with the width, except for images more
     than 100 times as tall as wide.
@@ -211,8 +212,8 @@ def resize_each(
 
 
 def _groups(before, sizes, vertical, channels: int) -> list[list[int]]:
-    """Return groups of image indices. The images of a group are first resized along the same axis, and have at most
-    _NUMBERS values together."""
+    """Return groups of image indices. All images of a group are resized along the same axis first. A group takes at
+    most _NUMBERS values, or is a single image."""
     groups: list[list[int]] = [[]]
     height, width = 0, 0
     largest = np.maximum(before, sizes).tolist()
@@ -235,8 +236,8 @@ def _padded(images: list[torch.Tensor], height: int, width: int) -> torch.Tensor
 
 
 def _matrices(sizes_in, sizes_out, how, device, start=0, shape=None, flips=False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the resize weights along one axis, one matrix per image, as (N, largest out, largest in), and the sums of
-    the weights of pixels outside of the image, as (N, largest out).
+    """Return the resize weights of each image along one axis, as matrices (N, largest out, largest in). Also return the
+    sums of the weights of pixels outside of the image, (N, largest out).
 
     ``start``, ``shape`` and ``flips`` describe the resized window, by default the image.
     """

@@ -236,7 +236,7 @@ def fill_like(images: torch.Tensor, fill) -> torch.Tensor:
 
 
 def fill_color(images: torch.Tensor, fill) -> np.ndarray:
-    """Return the color for fill_like() as float64, (C,), or (1,) if ``fill`` is None or a number."""
+    """Return the color for fill_like() in float64. Its shape is (C,), or (1,) if ``fill`` is None or a number."""
     fill = np.zeros(1) if fill is None else np.asarray(fill, np.float64).reshape(-1)
     return fill if images.is_floating_point() else np.clip(np.trunc(fill), 0, 255)
 

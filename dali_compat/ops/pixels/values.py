@@ -39,8 +39,8 @@ def to(images, array, dtype=None):
 
 
 def is_half(images) -> bool:
-    """Return True for 16-bit floats. They are processed by torchvision's own functions, which round every intermediate
-    result."""
+    """Return True if images are 16-bit floats. Kernels then call torchvision's functions, which round every
+    intermediate result."""
     return images.dtype in (torch.float16, torch.bfloat16)
 
 
