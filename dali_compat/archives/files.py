@@ -1,8 +1,9 @@
 """Read parts of files. Each process opens a file at first use, and stays below the system's limit of open files.
 
 Batches are views of mapped files. For 256 photos of 105 KB on 2 cores (benchmarks/archives.py), views take 1.7 ms from
-the page cache and 20 ms from disk, if the kernel prefetches them (posix_fadvise). preads in 8 threads take 17 and 46
-ms. Single images are copied with pread, which lets other Python threads run while the disk is read.
+the page cache and 20 ms from disk, if the kernel prefetches them (posix_fadvise). pread in 8 threads takes 17 ms from
+the page cache and 46 ms from disk. Single images are copied with pread, which lets other Python threads run while the
+disk is read.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ..remote.urls import UrlPart
 
 
 class MappedFiles:
-    """Files at ``paths``. Whenever a file is opened or read, its (size in bytes, modification time in ns) must equal
-    its entry of ``stats``."""
+    """Reads parts of the files at ``paths``. Whenever a file is opened or read, its (size in bytes, modification time
+    in ns) must equal its entry in ``stats``."""
 
     def __init__(self, paths: list[str], stats: list[tuple[int, int]]):
         self.paths, self._stats = paths, stats
@@ -66,9 +67,10 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return the ``numbers`` whose files were written to since indexing. Their views may mix old and new bytes.
+        """Return the entries of ``numbers`` whose files were written to after indexing, or are missing and not open.
 
-        Missing files that are not open are included. A replaced or deleted file keeps its old bytes while it is open.
+        Views of a file that was written to may mix old and new bytes. A replaced or deleted file keeps its old bytes
+        while it is open.
         """
         found = set()
         for number in numbers:

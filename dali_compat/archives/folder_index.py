@@ -1,10 +1,9 @@
 """Cache the list of a folder's images, so that an ImageFolder of 1.28 million files starts in a second.
 
 A list is valid while the modification time and inode of the root and of every folder below it are unchanged. These
-change when a file or folder is added, removed or renamed. A folder modified less than two seconds before it was listed
-may have changed again within the same tick of the file system's clock, so a process that starts later lists the root
-again. A process that called cached_samples() before the listing began, such as another rank of the same job, uses the
-list.
+change when a file or folder is added, removed or renamed. If a folder was modified less than two seconds before it was
+listed, a later change may leave its modification time the same. Such a list is used only by processes that called
+cached_samples() before the listing began, such as the other ranks of the same job. Other processes list the root again.
 
 Only the user may access the list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it names
 files outside of the root.

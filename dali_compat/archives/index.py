@@ -71,7 +71,7 @@ class FileRows(NamedTuple):
         return self._replace(columns=self.columns[:, order], gaps=gaps)
 
     def key_list(self) -> list[bytes]:
-        """Return one key per row. If a cached index is damaged, there may be more or fewer keys than rows."""
+        """Return the keys. There is one per row, unless the cached index is damaged."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
         while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")

@@ -71,7 +71,7 @@ def _write_tar(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
 
 
 def _write_lmdb(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Write Caffe's Datum under the keys of its convert_imageset: 00000000_class/name.jpg."""
+    """Write a Caffe Datum for each image. Its key is as in Caffe's convert_imageset: 00000000_class/name.jpg."""
     try:
         import lmdb
     except ImportError:
@@ -128,7 +128,7 @@ def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
     except FileExistsError:
         raise CannotPack(f"{work} exists, so another process may be packing; if not, remove this folder") from None
     except OSError as error:
-        raise CannotPack(f"cannot write in {out.parent}: {error.strerror}") from None
+        raise CannotPack(f"cannot write to {out.parent}: {error.strerror}") from None
     try:
         with tqdm(source.samples(), "packing", len(source), unit="img", disable=None if bar else True) as samples:
             WRITERS[out.suffix](work, iter(samples), source.bytes)

@@ -82,7 +82,7 @@ class DALIRecordIO(Archive):
                 offsets = _idx_offsets(idx, open(idx, "rb") if copied is None else io.BytesIO(copied))
                 if size and not offsets:
                     raise unsupported(
-                        idx, "line 1", "the file lists no record; remove it to read all records of the .rec file"
+                        idx, "line 1", "the file lists no records; remove it to read all records of the .rec file"
                     )
                 order = sorted(range(len(offsets)), key=offsets.__getitem__)  # in file order
                 for number in order:

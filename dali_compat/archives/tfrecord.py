@@ -49,7 +49,7 @@ class DALITFRecord(Archive):
         FileNotFoundError: there is no such file.
         ImageReadError (an OSError): a file is damaged or compressed with zlib, or an image cannot be decoded in
             ``dataset[i]``.
-        ValueError: a file is compressed with gzip, or a record lacks one of the features or has it with another type.
+        ValueError: a file is compressed with gzip, or a feature is missing in a record or has another type.
 
     Examples:
         >>> dataset = DALITFRecord("train-*.tfrecord", transform)
@@ -134,8 +134,8 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
 
 
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
-    """Return {name: (begin, end)} of the Features in an Example. Of several with the same name, the last one is used,
-    as in protobuf."""
+    """Return {name: (begin, end)} of the Features in an Example. If a name occurs several times, the last
+    Feature is used, as in protobuf."""
     found = {}
     for features in _inner(data, 0, len(data)):
         for entry in _inner(data, *features):

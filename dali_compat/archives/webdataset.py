@@ -203,7 +203,8 @@ def _names(sample: dict[str, Any]) -> str:
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
     """Return the members of a sample: the image and its .cls file.
 
-    The sample is named by its ``number``, because a dot in a file's name would begin the extension.
+    Their base name is the sample's ``number``. The image's original name is not used, because a dot in it would begin
+    the extension.
     """
     key = f"{number:09d}"
     return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())

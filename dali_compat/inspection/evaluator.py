@@ -125,7 +125,9 @@ class Evaluator:
             raise NotUnderstood("")
         node = definition_of(code)
         if node is None:
-            raise NotUnderstood(f"{code.co_name} has no source file, its file has changed, or it defines functions")
+            raise NotUnderstood(
+                f"{code.co_name} has no source file, has changed since its import, or defines functions"
+            )
         plain = types.FunctionType(code, {}, "", function.__defaults__, function.__closure__)  # without __wrapped__
         plain.__kwdefaults__ = function.__kwdefaults__
         bound = inspect.signature(plain).bind(*args, **kwargs)

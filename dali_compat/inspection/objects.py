@@ -43,7 +43,7 @@ def is_plain(value) -> bool:
 
 
 def modules_are_hooked() -> bool:
-    """Return True if calling any nn.Module may run global hooks or a replacement of its __call__()."""
+    """Return True if global forward hooks are registered for modules, or if nn.Module.__call__() was replaced."""
     theirs = (getattr(one, "__globals__", None) is vars(module) for one in (nn.Module.__call__, nn.Module._call_impl))
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks or not all(theirs))
 
@@ -52,8 +52,8 @@ _WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
 
 
 def is_original(function) -> bool:
-    """Return False if a library function was replaced, or if Pillow or open() was replaced in the function's module. A
-    replacement is detected even if it was made before this package was imported."""
+    """Return True if a function was defined in torch, torchvision, timm or this package, and if Pillow and open() were
+    not replaced in its module. Replacements made before the import of this package are also detected."""
     globals_ = getattr(function, "__globals__", {})
     same = globals_.get("Image", Image) is Image and globals_.get("PIL", PIL) is PIL and "open" not in globals_
     return same and str(globals_.get("__name__")).partition(".")[0] in _WRITTEN_BY

@@ -34,7 +34,7 @@ def refuse_replaced(transform) -> None:
     if any(vars(transform).get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks")):
         raise Untranslatable(transform, "it has forward hooks")
     if isinstance(transform, nn.Module) and modules_are_hooked():
-        raise Untranslatable(transform, "all modules have forward hooks, or torch.nn.Module.__call__ was replaced")
+        raise Untranslatable(transform, "global forward hooks are registered, or torch.nn.Module.__call__ was replaced")
     kind: Any = type(transform)
     if top_package(kind) not in _LIBRARIES:
         return
@@ -50,8 +50,8 @@ def refuse_replaced(transform) -> None:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield (name, function) of each method in _METHODS that ``kind`` or one of its bases defines, for classes of
-    torchvision and timm."""
+    """Yield (name, function) of each method in _METHODS that ``kind`` or one of its bases defines. Classes outside of
+    torchvision and timm are ignored."""
     for base in kind.__mro__:
         if top_package(base) in _LIBRARIES:
             own = vars(base)
@@ -106,7 +106,7 @@ def refuse_replaced_pillow(opens: bool) -> None:
     for name, (factory, accepts) in Image.OPEN.items() if opens else ():
         if top_package(factory) != "PIL" and any(_accepts(accepts, head) for head in _HEADS):
             raise Unsupported(
-                f"the plugin for {name} in PIL.Image.register_open() may read files differently from DALI"
+                f"the plugin registered for {name} by PIL.Image.register_open() may read files differently from DALI"
             )
 
 

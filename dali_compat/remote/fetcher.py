@@ -60,8 +60,7 @@ class Fetcher:
         self._closed = False
 
     def request(self, records: Sequence[ObjectRecord]) -> None:
-        """Request the objects of ``records`` after those of earlier calls. Each record must later be passed to
-        take()."""
+        """Add the objects of ``records`` to the end of the queue. Each record must later be passed to take()."""
         event_loop().call_soon_threadsafe(self._request, [(record.store, record.index) for record in records])
 
     def take(self, records: Sequence[ObjectRecord]) -> dict[int, Exception]:

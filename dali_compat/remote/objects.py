@@ -1,4 +1,4 @@
-"""The images of a data set in object storage, and lists of a bucket."""
+"""The images of a data set in object storage, and the contents of folders in a bucket."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Objects:
         return wait_for(every())
 
     def changed(self, urls: Sequence[str]) -> NDArray[Any]:
-        """Return a bool array of shape (N,), False for each object, because bytes from read() never change."""
+        """Return a bool array of N False values, because bytes that read() returned never change."""
         return np.zeros(len(urls), bool)
 
     def copied(self, url: str) -> bytes:
@@ -212,7 +212,7 @@ def listed_objects(
 def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bool) -> None:
     """Raise torchvision's FileNotFoundError if there are no classes, or if a class has no images.
 
-    ``full`` has the numbers of the classes with images. ``allow_empty`` accepts empty classes.
+    ``full`` contains the indices of the classes with images. If ``allow_empty`` is True, classes may be empty.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 

@@ -80,7 +80,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def joined(root: str, key: str) -> str:
-    """Return the URL of an object from the URL of its bucket and its key, the inverse of split()."""
+    """Join the URL of a bucket or server and the key of an object. This is the inverse of split()."""
     return f"{root}/{quote(key) if is_web(root) else key}"
 
 

@@ -35,7 +35,7 @@ class Cell:
     to its base.
 
     Attributes:
-        node: node of the pixels; None for a tensor that was never deferred, or is computed from ``inputs``.
+        node: node of the pixels; None if the tensor was never deferred, or if it is computed from ``inputs``.
         inputs: copies of the cells that were stacked or concatenated; for the result of unsqueeze(), the cell of its
             base; otherwise empty.
         joins: the calls of torch.stack and torch.cat, the innermost first.

@@ -1,5 +1,4 @@
-"""Calls of functions in a forked child, so that they change no objects, generators or file positions of this
-process."""
+"""Run a function in a forked child, so that it cannot change objects, generators or file positions of this process."""
 
 from __future__ import annotations
 

@@ -196,15 +196,16 @@ def has_plan(cell: Cell) -> bool:
 
 
 def _is_converted(node: Node) -> bool:
-    """Return True if the first operation on the file's image, except copy(), is convert("RGB")."""
+    """Return True if the first operation on the file's image is convert("RGB"). Calls of copy() are ignored."""
     first = next((call for call in node.calls() if call.name != "copy"), None)
     return first is not None and first.name == "convert" and first.args[:1] == ("RGB",)
 
 
 def _relative_cost(nodes: list[Node]) -> float:
-    """Return the cost of computing the images of one file in the batch, relative to the cost in the worker.
+    """Return the cost of computing one file's images in a batch, divided by the cost of computing them in the worker.
 
-    Both decode the file once. The batch repeats operations that several images share; the worker runs these once.
+    Both decode the file once. An operation that several images share runs once per image in a batch, but only once in
+    the worker.
     """
     shared: dict[int, int] = {}
     separate = 0

@@ -1,8 +1,8 @@
 """Decoders of torchvision.io and torchcodec, whose result is deferred if it equals Pillow's image.
 
-Only RGB images from JPEG or PNG files, and gray images from gray files, are deferred. A JPEG also requires that the
-decoder's build of libjpeg-turbo interpolates as Pillow's does. The original function decodes other modes, such as GRAY
-from a color JPEG.
+Only RGB images from JPEG or PNG files, and gray images from gray files, are deferred. A JPEG is deferred only if the
+decoder's build of libjpeg-turbo interpolates chroma as Pillow's does. The original function decodes other modes, such
+as GRAY from a color JPEG.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def resized_crop(
 ) -> Outcome:
     """Return the outcome of resized_crop() for a window within a PIL image.
 
-    The outcome has a resize step even if the window already has the size, so that all images share a DALI pipeline.
+    The outcome has a resize step even if the window already has that size, so that all images share a DALI pipeline.
     """
     size = integers(*size)
     is_inside = top >= 0 and left >= 0 and top + height <= s.size[0] and left + width <= s.size[1]

@@ -131,11 +131,11 @@ class Traits(NamedTuple):
             operation's result.
         is_view: whether the resulting tensor is a view of the argument if the window lies within the image.
         is_cached: whether outcomes are cached, because calls often have equal arguments.
-        keeps_strides: whether the result keeps the strides of a one-channel tensor. Otherwise they are unknown, unless
+        keeps_strides: whether the result for a one-channel tensor has the same strides. If not, they are unknown unless
             the tensor is contiguous.
         on_pil_images: whether the function is also replaced for PIL images, because it uses NumPy or torch, or because
-            its calls to Pillow would be several steps.
-        readonly_if_gray: whether ``Image.readonly`` of the result is True if the PIL image is gray.
+            its calls to Pillow would be recorded as several steps.
+        readonly_if_gray: whether ``Image.readonly`` is True in the result for a gray PIL image.
         takes_version: whether the outcome differs between v1 and v2.
     """
 

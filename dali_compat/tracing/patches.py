@@ -9,7 +9,7 @@ function.
   images without calling Pillow's methods, and, for deferred tensors, all functions in OUTCOMES.
 - torchvision.transforms.v2.functional: the same functions, through its kernel registry.
 - torchvision.io and, if it is imported, torchcodec.decoders: the functions that decode JPEG and PNG.
-- torch.utils.data's default_collate_fn_map, which is meant to be extended.
+- torch.utils.data's default_collate_fn_map: entries for tensors. torch documents how to extend it.
 - Places in torchvision that compare the exact class of a tensor.
 """
 
@@ -262,8 +262,8 @@ def _is_channels_last(tensor: TracedTensor) -> bool:
 
 
 def _pad(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-    """Return the deferred result of torchvision's pad() for PIL images; None if it has to run. It runs for constant
-    padding, because it then calls ImageOps.expand(), which is deferred."""
+    """Return the deferred result of torchvision's pad() for PIL images; None if it has to run. Constant padding
+    is left to the original, because it calls ImageOps.expand(), whose result is deferred."""
     if padding_mode == "constant" or not _may_defer(image):
         return None
     return _on_image("v1", "pad", original, image, (padding, fill, padding_mode), {})

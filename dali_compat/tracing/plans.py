@@ -133,7 +133,8 @@ def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
 
 
 def _add_window(steps: list[Step], kind: StepKind, numbers: Numbers) -> None:
-    """Add a window before the flips that end ``steps``, or merge it with a window that precedes these flips."""
+    """Insert a window before the flips at the end of ``steps``. Merge it with a window that is already there,
+    if possible."""
     at = len(steps)
     while at and steps[at - 1][0].op == "flip":
         at -= 1
@@ -178,8 +179,8 @@ def steps_without_flag(tail: Sequence[TailStep]) -> Key:
 def share_windows(tails: dict[Any, list[tuple[int, list[TailStep], tuple[int, int]]]]) -> None:
     """Combine groups of tails whose steps without a flag differ only in a window at the beginning.
 
-    A crop inside the image equals a pad with the same numbers, and an image without a window equals a crop of the whole
-    image.
+    This is possible because a crop inside the image equals a pad with the same numbers, and because a missing window
+    equals a crop of the whole image.
 
     Args:
         tails: changed in place. The keys are (pixel format, steps_without_flag() of the tails); the values are lists of

@@ -69,7 +69,7 @@ class TracedTensor(torch.Tensor):
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Set ``requires_grad``. Compute the pixels first if it is True."""
         if requires_grad:
-            self._materialize("asks for gradients")
+            self._materialize("sets requires_grad")
         return super().requires_grad_(requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -339,7 +339,8 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
 
 
 def _unsqueeze(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
-    """Return a deferred view with a new first dimension of size 1. Its cell is that of a stack of one image."""
+    """Return a deferred view with a new first dimension of size 1. Its cell has the ``inputs`` and ``joins`` of
+    torch.stack([self])."""
     dim = args[0] if len(args) == 1 and not kwargs else kwargs.get("dim") if not args and len(kwargs) == 1 else None
     if self._state is None or type(dim) is not int or dim not in (0, -1 - self.ndim):
         return self._materialize("uses the tensor's unsqueeze").unsqueeze(*args, **kwargs)

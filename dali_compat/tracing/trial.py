@@ -61,7 +61,7 @@ class TrialResult(NamedTuple):
 
     Attributes:
         reason: why torch's loader has to load the data set; empty if it can be traced.
-        images: images of the first sample that has one with a plan. An image is None if it has no plan.
+        images: images of the first sample that contains an image with a plan; None in place of images without a plan.
         has_images: whether loading the samples opened images; False if no samples were loaded.
     """
 
@@ -85,7 +85,7 @@ def table_of(dataset: Any) -> FileTable:
 
 @dataclass
 class Reader:
-    """The attributes of a DataLoader that a trial reads, for a data set without a loader."""
+    """Replacement for the DataLoader, in a trial of a data set that has no loader."""
 
     dataset: Any
     collate_fn: Any = data.default_collate
@@ -108,7 +108,7 @@ def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
         if other := other_opener(dataset):
             raise Unsupported(f"opens images with {other}")
         if not is_from_hugging_face(type(dataset)):
-            raise Unsupported("opens no image file, as far as its code shows")
+            raise Unsupported("opens no image file in code that dali_compat can follow")
         return None
     if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not be initialized before the first epoch
         return None
@@ -217,7 +217,8 @@ def _sample(dataset: Any, key: Any) -> Any:
 
 
 def _indices(loader: Any) -> list[Any]:
-    """Return the first indices of the loader's sampler. The forked process has a copy of the sampler."""
+    """Return the first indices of the loader's sampler. The real sampler does not advance, because the forked process
+    has a copy of it."""
     if isinstance(loader.dataset, data.IterableDataset):
         return [None] * _SAMPLES
     try:

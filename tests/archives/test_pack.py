@@ -130,7 +130,7 @@ def test_pack_command_after_an_error_leaves_no_files(packed, tmp_path, capsys, m
 @pytest.mark.parametrize("folder, out, reason", [
     ("images", "all.zip", "all.zip must end in one of .rec, .tfrecord, .lmdb, .tar"),
     ("images", "none/all.rec", "there is no folder"),
-    ("images", "/proc/all.rec", "cannot write in /proc: No such file or directory"),
+    ("images", "/proc/all.rec", "cannot write to /proc: No such file or directory"),
 ])  # fmt: skip
 def test_pack_command_with_wrong_paths_names_the_reason(packed, tmp_path, capsys, folder, out, reason):
     assert cli.main(["pack", str(packed / folder), str(tmp_path / out)]) == 1

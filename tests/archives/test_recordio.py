@@ -200,7 +200,7 @@ def test_idx_file_selects_and_orders_the_records(packed, stock, tmp_path):
 @pytest.mark.parametrize("text, error, reason", [
     ("0\t0\n1\t12\n", ImageReadError, "record 1 at byte 12: it begins with .*a.idx may belong to another file"),
     ("0\t999999999\n", ImageReadError, r"the file has only \d+ bytes; .*a.idx may belong"),
-    ("", ValueError, "a.idx, line 1: the file lists no record; remove it"),
+    ("", ValueError, "a.idx, line 1: the file lists no records; remove it"),
     ("0\t0\nnonsense\n", ValueError, "a.idx, line 2: 'nonsense' is not a key and an offset"),
 ])  # fmt: skip
 def test_an_idx_file_that_does_not_match_is_refused(packed, tmp_path, text, error, reason):
