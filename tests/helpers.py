@@ -16,6 +16,7 @@ from PIL import Image
 from dali_compat.cli.demo import make_photo
 
 ALL = os.environ.get("REPETITIONS") == "all"
+if_all = pytest.mark.skipif(not ALL, reason="runs with REPETITIONS=all")  # long tests of benchmarks
 
 
 def some(alike: Sequence) -> Sequence:

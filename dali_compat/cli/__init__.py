@@ -35,7 +35,7 @@ _MORE = """\
 on a fresh machine:
   python -m dali_compat demo         needs neither data nor a GPU
 in a script:
-  print(loader.explain())            each transform's translation, and where it runs
+  print(loader.explain())            where each transform runs
 documentation:
   python -m pydoc dali_compat.DataLoader
   {pages}

@@ -1,8 +1,9 @@
 """Matrices of warps, which map output to input pixels as in PIL.Image.transform.
 
-Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw function takes ``inner``,
-the draw of the transform's parameters, such as an angle. All but draw_dali_matrix() return ``matrix`` (N, 6) or
-``coefficients`` (N, 8) in float64, the output ``size`` (N, 2), and the ``flag`` of ``inner`` if there is one.
+Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw function takes a Draw
+``inner`` and runs it to get the transform's parameters, such as an angle. All but draw_dali_matrix() return ``matrix``
+(N, 6) or ``coefficients`` (N, 8) in float64, the output ``size`` (N, 2), and the ``flag`` that ``inner`` returned, if
+any.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _copies(images: list[torch.Tensor], place: torch.device) -> list:
 
 
 def checked_budget(budget: int | float | None) -> int | float | None:
-    """Return the loader's ``cache``. Raise ValueError unless it is None, a number of bytes, or a share of the
-    memory."""
+    """Return ``budget``, the loader's argument ``cache``. Raise ValueError unless it is None, a positive number of
+    bytes (int), or a share of the memory (float in (0, 1])."""
     if budget is None or (type(budget) is int and budget > 0) or (type(budget) is float and 0 < budget <= 1):
         return budget
     raise ValueError(f"cache must be bytes (an int above 0) or a share of memory (a float in (0, 1]), got {budget!r}")

@@ -7,7 +7,7 @@ import re
 
 import programs
 import pytest
-from helpers import make_folder
+from helpers import if_all, make_folder
 
 from docs.pages import ROOT
 
@@ -34,6 +34,7 @@ def run(images, out, *words, ranks):
     return json.loads(out.read_text()), done.stdout
 
 
+@if_all
 @pytest.mark.slow
 def test_toolkit_measures_every_case_on_two_ranks(images, tmp_path):
     """Both loaders run from a folder and a .rec, with the given number of cores per rank, and two ranks give one table.

@@ -6,7 +6,7 @@ import json
 import programs
 import pytest
 import torch
-from helpers import make_folder
+from helpers import if_all, make_folder
 
 from docs.pages import ROOT
 
@@ -125,6 +125,7 @@ def run(images, out, *words, ranks=0):
     return json.loads(out.read_text()), done
 
 
+@if_all
 @pytest.mark.slow
 def test_training_measures_every_case_in_every_round(images, tmp_path):
     """The failing case is reported, and the others continue."""
@@ -150,6 +151,7 @@ def test_training_stops_at_the_time_budget(images, tmp_path):
     assert done.returncode == 0 and 0 < len(result["rounds"]) < 1000 and "| 1.000 |" in done.stdout
 
 
+@if_all
 @pytest.mark.slow
 def test_training_with_two_processes_prints_one_table(images, tmp_path):
     words = ["--rounds", "1", "--cases", "synthetic", "ours"]

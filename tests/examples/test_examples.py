@@ -11,7 +11,7 @@ from pathlib import Path
 import programs
 import pytest
 import torch
-from helpers import transformers_module
+from helpers import if_all, transformers_module
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -64,6 +64,7 @@ def test_make_photos_writes_folders_of_classes(photos):
         assert files == {"class_0": count // 2, "class_1": count // 2}
 
 
+@if_all
 def test_cifar10_trains_with_both_loaders(place):
     """With both loaders, as the benchmark runs it."""
     options = ["--samples", 256, "--width", 4, "--batch-size", 32, "--epochs", 3, "--workers", 1]
@@ -194,6 +195,7 @@ def test_dogs_cats_without_network_suggests_from_scratch(photos, place, monkeypa
     assert output.startswith("ImageNet's weights cannot be downloaded") and "--from-scratch" in output
 
 
+@if_all
 def test_accelerate_benchmark_records_speed_and_waiting(photos, place):
     """As the benchmark runs it."""
     pytest.importorskip("accelerate")
