@@ -300,7 +300,7 @@ def test_several_labels_in_a_cell_become_vectors(table, relative_paths, image_ro
 
 def test_an_empty_cell_error_suggests_the_separator(table):
     cells = ["cat dog", "", "dog", "cat"]
-    with pytest.raises(ValueError, match=r"1 row has an empty 'label' \(separator=' ' reads .*\): line 3"):
+    with pytest.raises(ValueError, match=r"1 row has an empty 'label' \(separator=' ' lets a cell have .*\): line 3"):
         DALIImageTable(table({"file": list("abcd"), "label": cells}), check_files=False)
 
 

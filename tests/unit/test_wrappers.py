@@ -699,7 +699,7 @@ def test_wrapper_is_refused_after_its_source_file_has_changed(tmp_path, monkeypa
     assert len(find_transforms(module.both, known).paths) == 2
     file.write_text(file.read_text().replace("[WEAK(image), ", "[WEAK(image), WEAK(image), "))
     definition_of.cache_clear()  # as in a process that reads the wrapper for the first time
-    with pytest.raises(NotUnderstood, match="its file has changed"):
+    with pytest.raises(NotUnderstood, match="has changed since its import"):
         find_transforms(module.both, known)
 
 
