@@ -219,9 +219,7 @@ class _Worker:
 
     def end(self) -> int:
         """End the process and return its exit code. Killing it is safe, because it writes no files."""
-        if self._process.is_alive():
-            self._requests.close()
-            self._process.kill()
+        self._process.kill()
         self._process.join()
         return self._process.exitcode or 0
 

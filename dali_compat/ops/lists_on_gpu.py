@@ -43,9 +43,11 @@ def _takes_frames(step: Step) -> bool:
 
 def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> list[torch.Tensor]:
     """Apply steps to a few batches, formed by padding the images with black at the right and at the bottom. Return
-    views of the results, without the padding."""
-    changed: list = [None] * len(images)
-    for rows, height, width in of_similar_size(images):
+    views of the results, without the padding. Images that skip all steps are returned as they are."""
+    changed = list(images)
+    used = np.flatnonzero(np.any([values.get("flag", np.ones(len(images))) for values in arrays[: len(steps)]], 0))
+    for of_used, height, width in of_similar_size([images[row] for row in used]):
+        rows = used[of_used]
         some = [images[row] for row in rows]
         frames = some[0].new_zeros(len(some), len(some[0]), height, width)
         put(frames, some)
@@ -64,7 +66,7 @@ def _resize_windows(steps: Sequence[Step], images: list[torch.Tensor], arrays: S
     area.
     """
     sizes = np.array([image.shape[-2:] for image in images])
-    windows = resample.Windows(np.zeros_like(sizes), sizes, np.zeros(sizes.shape, bool))
+    windows = resample.InputWindows(np.zeros_like(sizes), sizes, np.zeros(sizes.shape, bool))
     for number, (step, values) in enumerate(zip(steps, arrays, strict=True)):
         how = step.kwargs
         if step.op == "flip":
@@ -74,7 +76,7 @@ def _resize_windows(steps: Sequence[Step], images: list[torch.Tensor], arrays: S
         elif step.op in ("crop", "pad") and not number and how.get("mode", "constant") == "constant":
             fill = fill_color(images[0], how["fill"]) if step.op == "pad" else None
             start, shape = (values[name].astype(np.int64) for name in ("start", "shape"))
-            windows = resample.Windows(start, shape, windows.flips, fill)
+            windows = resample.InputWindows(start, shape, windows.flips, fill)
         elif step.op == "resize" and number:
             size = values["size"].astype(np.int64)
             if not resizes_as_pillow(images[0], size[0], how["interpolation"], how["like"]):

@@ -201,9 +201,7 @@ def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
         reason = str(SWITCHES.reasons) or _reason_for_no_plan(samples) or _NO_IMAGE
     elif table is not None and batch is not None and not pack_batch(batch).jobs:
         reasons = str(SWITCHES.reasons)
-        reason = (
-            f"{reasons}, in collate_fn" if reasons else "makes several images from one that it has already transformed"
-        )
+        reason = f"{reasons}, in collate_fn" if reasons else "makes several images from one that it has transformed"
     # collate_fn may have changed the samples
     descriptions += [*map(description, samples), description(batch)]
     return descriptions, TrialResult(reason, images, reason != _NO_IMAGE)
@@ -217,8 +215,7 @@ def _sample(dataset: Any, key: Any) -> Any:
 
 
 def _indices(loader: Any) -> list[Any]:
-    """Return the first indices of the loader's sampler. The real sampler does not advance, because the forked process
-    has a copy of it."""
+    """Return the first indices of the loader's sampler. It does not advance in the parent process."""
     if isinstance(loader.dataset, data.IterableDataset):
         return [None] * _SAMPLES
     try:
@@ -316,8 +313,7 @@ def description(value: Any) -> Any:
 
 
 def _attributes(dataset: Any) -> Any:
-    """Return a description of a data set's attributes: numbers, strings, states of generators, and the types and
-    lengths of small containers."""
+    """Describe a data set's attributes: numbers, strings, generators' states, types and lengths of small containers."""
     compared: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):

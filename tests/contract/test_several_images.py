@@ -357,7 +357,7 @@ def test_data_set_with_many_images_per_transformed_image_falls_back(folder, get)
     """Computing each image from its file would take far longer than torch's loader does."""
     dataset = dataset_of(folder, get)
     exact = functools.partial(DataLoader, exact=True, device="cpu")
-    with pytest.warns(match="makes several images from one that it has already transformed; move their common"):
+    with pytest.warns(match="makes several images from one that it has transformed; move their common"):
         batches = seeded(dataset, 4)(exact)
     assert_same(batches, seeded(dataset, 4)(stock))
 

@@ -66,6 +66,18 @@ def test_images_after_the_last_step_share_no_memory_with_their_frames(rng):
     assert all(image.is_contiguous() and image.untyped_storage().nbytes() == image.nbytes for image in made)
 
 
+def test_images_that_skip_all_steps_are_returned_as_they_are(rng):
+    images, steps = pictures(rng, "cpu"), [step(name, ImageSpec(), like="pil") for name in ("contrast", "saturation")]
+    flags = np.zeros((2, COUNT))
+    flags[0, 3] = flags[1, 5] = 1
+    arrays = [{"factor": np.full(COUNT, 0.5), "flag": flag} for flag in flags]
+    made = lists_on_gpu.in_frames(steps, images, arrays)
+    assert [row for row in range(COUNT) if made[row] is not images[row]] == [3, 5]
+    assert_equal(made, one_by_one(steps, images, arrays))
+    arrays = [values | {"flag": np.zeros(COUNT)} for values in arrays]
+    assert all(made is image for made, image in zip(lists_on_gpu.in_frames(steps, images, arrays), images, strict=True))
+
+
 def windows_of(kind, images, rng):
     """Return the start and shape of a window of each image: inside of it, around it, or anywhere."""
     sizes = np.array([image.shape[1:] for image in images])

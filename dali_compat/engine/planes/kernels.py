@@ -207,8 +207,7 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Return the RGB of pixels. ``at`` contains their indices within the image's region, the part of the image that the
-    result depends on."""
+    """Return the RGB of the pixels with indices ``at`` in the part of the image that the result depends on."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 
@@ -244,8 +243,7 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` for each image whose region (as in ``rows``) differs from the colors ``wanted``, (height,
-    width, 3)."""
+    """Store 1 in ``made`` for each image whose region (see ``rows``) differs from ``wanted``, (height, width, 3)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)

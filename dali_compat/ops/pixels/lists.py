@@ -119,7 +119,7 @@ def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
 def of_similar_size(images: list[torch.Tensor]):
     """Yield (indices, height, width) of groups of images. If all images of a group are padded to (height, width), at
     most half of their pixels are padding."""
-    sizes = np.array([image.shape[1:] for image in images])
+    sizes = np.array([image.shape[1:] for image in images]).reshape(-1, 2)
     order = np.lexsort((sizes.max(1), sizes[:, 0] > sizes[:, 1]))
     begin = 0
     while begin < len(order):

@@ -158,7 +158,7 @@ def resize(images: torch.Tensor, size: tuple[int, int], interpolation: str, like
     return made[0] if len(made) == 1 else torch.cat(made)
 
 
-class Windows(NamedTuple):
+class InputWindows(NamedTuple):
     """Windows of N images. Parts of a window may lie outside of its image.
 
     Attributes:
@@ -180,7 +180,7 @@ def resize_each(
     interpolation: str,
     like: str = "pil",
     antialias: bool = True,
-    windows: Windows | None = None,
+    windows: InputWindows | None = None,
 ) -> list[torch.Tensor]:
     """Resize images (C, H, W) of several sizes, or windows of them, to ``sizes`` (N, 2), as resize() does.
 
@@ -188,7 +188,7 @@ def resize_each(
     padded to the largest one.
     """
     before = np.array([image.shape[-2:] for image in images])
-    start, shape, flips, fill = windows or Windows(np.zeros_like(before), before, np.zeros(before.shape, bool))
+    start, shape, flips, fill = windows or InputWindows(np.zeros_like(before), before, np.zeros(before.shape, bool))
     vertical = vertical_first(shape, sizes) & (like == "pil")
     made: list = [None] * len(images)
     for rows in _groups(before, sizes, vertical, len(images[0])):
