@@ -9,7 +9,7 @@
     handwritten:3@pipelines=3               three pipelines in turn
 
 Constants are for tuning; a value that proves better belongs in the package. They are in capitals. If several modules
-define a constant with different values, its name includes a module: decoded_cache._SHARE. Results from before 1.1 have
+define a constant with different values, its name includes a module: planes_group._SHARE. Results from before 1.1 have
 @BY_DEFAULT=False for today's @DALI_COMPAT_JPEG_ENGINE=0, and @BY_DEFAULT=True for today's default.
 """
 

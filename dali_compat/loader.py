@@ -25,7 +25,6 @@ from .epoch.traced import traced_iterator
 from .errors import with_remedy
 from .routes import FallbackRoute, Route, choose, in_processes
 from .routes.dali import DaliRoute
-from .routes.decoded_cache import checked_budget, checked_cache_device
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 from .runtime import Patched
@@ -82,10 +81,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
             or raise an "error".
         memory_format: memory format of the images, torch.contiguous_format or torch.channels_last.
-        cache: memory for decoded images, in bytes (an int) or as a fraction of the free memory (a float, at most 1).
-            Images are decoded in the first epoch and kept while there is room. Later epochs read them from the cache.
-        cache_device: device of the cache, "cpu" or "cuda" (the GPU of the batches). None is the device of the batches.
-            With None on a GPU, the cache uses at most half of the memory that is free when the first batch is ready.
         on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": raise the
             error. "replace": use another sample, with its own label and index, drawn with the epoch's seed. "skip":
             leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper bound.
@@ -138,8 +133,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             exact: bool = False,
             fallback: Literal["warn", "silent", "error"] = "warn",
             memory_format: torch.memory_format = torch.contiguous_format,
-            cache: int | float | None = None,
-            cache_device: torch.device | Literal["cpu", "cuda"] | None = None,
             on_error: Literal["raise", "skip", "replace"] = "raise",
             on_error_in_python: bool = False,
             snapshot_every_n_steps: int | None = 1,
@@ -166,8 +159,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         exact: bool = False,
         fallback: Literal["warn", "silent", "error"] = "warn",
         memory_format: torch.memory_format = torch.contiguous_format,
-        cache: int | float | None = None,
-        cache_device: torch.device | Literal["cpu", "cuda"] | None = None,
         on_error: Literal["raise", "skip", "replace"] = "raise",
         on_error_in_python: bool = False,
         snapshot_every_n_steps: int | None = 1,
@@ -185,8 +176,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._errors = Errors(on_error, on_error_in_python)
         self._stats, self._history = Stats(), History()
         self._user_collate = UserCollate(fallback)
-        self.cache = checked_budget(cache)
-        self.cache_device = checked_cache_device(cache_device, device)
         self._route: Route | None = None
         self._reported: set[str] = set()
         self._announced: type | None = vars(self).get("_announced")  # type of the last route that was announced

@@ -5,7 +5,6 @@ import re
 import sys
 
 import pytest
-from PIL import Image
 from torchvision import transforms as T
 from tqdm import tqdm
 
@@ -148,7 +147,7 @@ def test_bench_of_a_folder_without_images_is_refused(tmp_path, capsys):
     _refused(capsys, "bench: ", tmp_path)
 
 
-def test_sampled_files_count_bytes_and_pixels(image_root):
+def test_sampled_files_count_bytes(image_root):
     from dali_compat import DALIImageFolder
 
     dataset = DALIImageFolder(image_root, T.ToTensor())
@@ -156,6 +155,4 @@ def test_sampled_files_count_bytes_and_pixels(image_root):
     files.drop()
     assert files.read(2) > 0
     assert files.bytes == sum(len(open(dataset.samples[i][0], "rb").read()) for i in files.indices)
-    images = [Image.open(dataset.samples[i][0]) for i in files.indices]
-    assert files.pixels() == sum(3 * image.width * image.height for image in images)
     assert files.share == 10 / len(dataset)

@@ -52,8 +52,8 @@ loader.close()
 DataLoader(dataset, 4, True, num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=4)
 DataLoader(dataset, batch_size=None, sampler=[1, 2], collate_fn=list, generator=torch.Generator(), in_order=False)
 DataLoader(dataset, batch_sampler=[[1, 2], [3]], worker_init_fn=torch.manual_seed, multiprocessing_context="spawn")
-DataLoader(dataset, device=torch.device("cuda", 1), memory_format=torch.channels_last, cache=0.5, cache_device="cpu")
-DataLoader(dataset, device=0, fallback="error", on_error="replace", on_error_in_python=True, cache=1 << 30)
+DataLoader(dataset, device=torch.device("cuda", 1), memory_format=torch.channels_last)
+DataLoader(dataset, device=0, fallback="error", on_error="replace", on_error_in_python=True)
 DataLoader(datasets.CIFAR10("cifar", transform=views(T.ToTensor(), T.RandomCrop(8))), 512)
 DataLoader(Subset(dataset, [0, 1]), 2)
 DataLoader(DALIArrayDataset(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1]), 2)
@@ -90,7 +90,7 @@ def invert(transform: Invert, spec: Any) -> Iterable[Any]:
     return on_batch(inverted, spec)
 
 
-with install(exact=True, device="cpu", cache=0.5, fallback="error", report=True, on_error="skip"):
+with install(exact=True, device="cpu", fallback="error", report=True, on_error="skip"):
     torch.utils.data.DataLoader(dataset, 4)
 uninstall()
 
@@ -108,7 +108,6 @@ BAD = {
     'DataLoader(dataset, exact="yes")': "arg-type",
     'DataLoader(dataset, fallback="wrn")': "arg-type",
     'DataLoader(dataset, on_error="ignore")': "arg-type",
-    'DataLoader(dataset, cache_device="gpu")': "arg-type",
     "DataLoader(dataset, memory_format=torch.float32)": "arg-type",
     "DataLoader(dataset).explane()": "attr-defined",
     "text: bytes = DataLoader(dataset).explain()": "assignment",
@@ -223,7 +222,7 @@ def test_help_shows_the_types_of_added_arguments():
     shown = {argument.arg: ast.unparse(argument.annotation) for argument in _shown_arguments().kwonlyargs}
     parameters = inspect.signature(dali_compat.DataLoader.__init__).parameters
     ours = {name: one.annotation.replace('"', "'") for name, one in parameters.items() if name not in torchs}
-    assert len(ours) > 8 and ours == {name: shown[name] for name in ours}
+    assert len(ours) > 6 and ours == {name: shown[name] for name in ours}
     text = pydoc.render_doc(dali_compat.DataLoader, renderer=pydoc.plaintext)
     assert "Literal['warn', 'silent', 'error']" in text.replace('"', "'").replace("\\", "")
 

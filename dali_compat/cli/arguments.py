@@ -237,19 +237,6 @@ def device_of(args: argparse.Namespace) -> Any:
     return device
 
 
-def budget(text: str) -> int | float:
-    """Convert the value of --cache to a number of bytes (int) or a share of the free memory (float). Raise
-    ArgumentTypeError if it is neither."""
-    try:
-        amount = int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        amount = 0
-    if amount <= 0 or not (type(amount) is int or amount <= 1):
-        what = "a number of bytes, such as 8000000000, nor a share of the free memory, such as 0.5"
-        raise argparse.ArgumentTypeError(f"{text} is neither {what}")
-    return amount
-
-
 def imagenet(which: str) -> Any:
     """Return ImageNet's usual transform, for training if ``which`` is "train", otherwise for evaluation."""
     import torchvision.transforms as T

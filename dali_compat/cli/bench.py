@@ -15,7 +15,7 @@ from torch.utils.data import RandomSampler, Subset
 from tqdm import tqdm
 
 from dali_compat import LoaderStats
-from dali_compat.cli.arguments import UsageError, add_data, add_device, budget, dataset_class, dataset_of, device_of
+from dali_compat.cli.arguments import UsageError, add_data, add_device, dataset_class, dataset_of, device_of
 from dali_compat.cli.limits import Measured, advice, limit
 from dali_compat.cli.timing import Passes, SampledFiles
 from dali_compat.routes import FallbackRoute, in_processes
@@ -30,7 +30,6 @@ def add_arguments(parser) -> None:
     parser.add_argument("--workers", type=int, default=0, help="num_workers (default: the loader's choice)")
     parser.add_argument("--prefetch-factor", type=int, help="batches in flight (default: the loader's choice)")
     parser.add_argument("--exact", action="store_true", help="torchvision's pixels (exact=True)")
-    parser.add_argument("--cache", type=budget, help="memory for decoded images: bytes, or a share such as 0.5")
     add_device(parser)
 
 
@@ -80,7 +79,6 @@ def make_loader(dataset, args, device: torch.device):
         num_workers=args.workers,
         device=device,
         exact=args.exact,
-        cache=args.cache,
         on_error=args.on_error,
         fallback="silent",
         **prefetch,
@@ -128,9 +126,7 @@ def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured
         gpu=passes.device.type == "cuda",
         has_gpu=torch.cuda.is_available(),
         encoded=encoded,
-        decoded=files.pixels() / files.share,
         free=free,
-        cached=args.cache is not None,
         fallback=route.reason if stock else "",
     )
     parts = {"reading, page cache dropped": cold, "reading again": warm, "Python in next() alone": loading.host}

@@ -35,9 +35,7 @@ class Measured:
     gpu: bool = False
     has_gpu: bool = False  # whether the machine has a GPU
     encoded: float = 0.0  # estimated bytes of all files of the data set
-    decoded: float = 0.0  # estimated bytes of all decoded images
     free: float = 0.0  # bytes of free memory
-    cached: bool = False  # whether the loader already caches decoded images
     fallback: str = ""  # the reason why torchvision does the work
 
 
@@ -84,10 +82,9 @@ def limit(m: Measured) -> Bottleneck:
 
 def advice(bottleneck: str, m: Measured) -> list[str]:
     """Return recommendations, most relevant first."""
-    fits = not m.cached and not m.fallback and 0 < m.decoded <= m.free / 2
     more_threads = m.threads < m.cores and (bottleneck == CPU or bool(m.fallback))
     few_workers = m.workers < m.cores and not m.fallback
-    decoded, encoded, free = in_bytes(m.decoded), in_bytes(m.encoded), in_bytes(m.free)
+    encoded, free = in_bytes(m.encoded), in_bytes(m.free)
     rows = [
         ({BUSY_MACHINE}, True, "measure again when the other programs have ended"),
         ({HOST}, True, f"larger batches (now {m.batch_size}): part of the work is done once per batch"),
@@ -101,7 +98,6 @@ def advice(bottleneck: str, m: Measured) -> list[str]:
         ({CPU}, m.exact, "exact=False: faster kernels, and the GPU decodes"),
         ({DECODER}, m.exact and m.gpu, "exact=False: the GPU decodes"),
         ({DECODER}, True, f"prefetch_factor={2 * m.depth} (now {m.depth}): more batches in flight"),
-        ({DISK, CPU, DECODER}, fits, f"cache=0.5: all images decoded take about {decoded}, and {free} are free"),
         ({DISK}, True, f"a faster disk, or memory for all files ({encoded}; {free} are free)"),
         ({CPU}, True, "smaller images on the disk, or more cores"),
         ({DECODER}, True, "smaller images on the disk"),

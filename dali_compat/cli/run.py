@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import dali_compat
-from dali_compat.cli.arguments import UsageError, add_on_error, budget, device_name, is_data_error, remedy_of
+from dali_compat.cli.arguments import UsageError, add_on_error, device_name, is_data_error, remedy_of
 
 from ..runtime.internals import module_runner
 
@@ -24,7 +24,6 @@ def add_arguments(parser) -> None:
     parser.add_argument("--exact", action="store_true", help="torchvision's pixels, instead of the fastest kernels")
     where = "where batches go: cpu, cuda, cuda:1 (default: the GPU if there is one)"
     parser.add_argument("--device", type=device_name, help=where)
-    parser.add_argument("--cache", type=budget, help="memory for decoded images: bytes, or a share such as 0.5")
     parser.add_argument(
         "--fallback", choices=("warn", "silent", "error"), default="warn", help="what to do if a loader cannot use DALI"
     )
@@ -43,7 +42,6 @@ def run(args) -> int:
     dali_compat.install(
         exact=args.exact,
         device=args.device,
-        cache=args.cache,
         fallback=args.fallback,
         on_error=args.on_error,
         verbose=not args.quiet and os.environ.get("RANK", "0") == "0",  # other ranks would print the same

@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 
 from dali_compat import LoaderStats
-
-_MOST_OPENED = 64  # images whose size is read, to estimate the size of all decoded images
 
 
 class SampledFiles:
@@ -54,16 +51,6 @@ class SampledFiles:
         with ThreadPoolExecutor(threads) as pool:
             self.bytes = sum(pool.map(self._read, self.indices))
         return time.perf_counter() - begin
-
-    def pixels(self) -> int:
-        """Estimate how many bytes all samples take after decoding, from the sizes of a few images."""
-        from dali_compat.data.sources import opened
-
-        chosen, total = self.indices[:_MOST_OPENED], 0
-        for index in chosen:
-            with opened(self._source(index)) as file, Image.open(file) as image:
-                total += 3 * image.width * image.height
-        return total * len(self) // len(chosen)
 
     def _read(self, index: int) -> int:
         from dali_compat.data.sources import RandomAccess

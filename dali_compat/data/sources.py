@@ -87,14 +87,12 @@ class Upright(str):
 
 
 PATHS, BYTES = "paths", "bytes"  # encoded images
-PIXELS, PIXELS_ON_GPU = "pixels", "pixels on the GPU"
-DECODED = PIXELS, PIXELS_ON_GPU
 
 
 class Form(NamedTuple):
     """Settings of a DALI pipeline's inputs and outputs."""
 
-    input: str  # PATHS of files, encoded images as BYTES, or decoded images as PIXELS or PIXELS_ON_GPU
+    input: str  # PATHS of files, or encoded images as BYTES
     keep: bool = False  # also return the decoded images
     fancy: bool = False  # a GPU's decoder interpolates chroma as libjpeg does ("fancy upsampling")
     reads: bool = False  # return the bytes of the files, not decoded

@@ -94,9 +94,7 @@ class DaliBatch(Batch):
             return
         self._requested = True
         if self.epoch.fetcher is not None:
-            cache = self.epoch.route.cache
-            objects = objects_at(self.epoch.dataset, self.indices, self.epoch.tables)
-            self.epoch.fetcher.request([one for one in objects if cache is None or cache.get(one) is None])
+            self.epoch.fetcher.request(objects_at(self.epoch.dataset, self.indices, self.epoch.tables))
 
     @stage
     def announce(self) -> None:
@@ -222,13 +220,7 @@ class DaliBatch(Batch):
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
         """Yield (decoder, form of the decoder's input, rows) for the rows of one innermost data set. ``kinds`` are the
         rows' decoders. The form is "" for PIL, which opens files itself."""
-        rows, by_dali, pixels = found.rows, kinds == DALI, self._rows.pixels
-        if pixels:
-            known = by_dali & np.array([pixels[row] is not None for row in rows.tolist()])
-            if known.any():
-                assert self.epoch.route.cache is not None  # the pixels come from it
-                yield DALI, self.epoch.route.cache.form, rows[known]
-            by_dali &= ~known
+        rows, by_dali = found.rows, kinds == DALI
         if by_dali.any():
             yield DALI, found.input, rows if by_dali.all() else rows[by_dali]
         for kind in (PIL, UNREADABLE):

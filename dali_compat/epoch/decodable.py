@@ -29,7 +29,6 @@ class DecodableRows:
     begin = 0  # number of samples of the epoch before the batch
     facts: np.ndarray  # (N,) FACTS, properties of each row's file
     verdicts: np.ndarray  # (N,) uint64, verdicts of the JPEG engine (data/verdicts.py)
-    pixels: Sequence[Any] = ()  # cached pixels or None for each row; empty without a cache
 
     @property
     def sources(self) -> Sequence[Source]:

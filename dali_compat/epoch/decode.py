@@ -19,7 +19,7 @@ import torch
 
 from ..data.headers import header_hashes
 from ..data.intact import is_intact
-from ..data.sources import BYTES, DECODED, PATHS, Form, Source, ctimes_of, overwritten
+from ..data.sources import BYTES, PATHS, Form, Source, ctimes_of, overwritten
 from ..engine import pil
 from ..errors import remedy_of
 from ..ops.draws import Arrays, ImageTooSmall
@@ -89,17 +89,16 @@ class DaliGroup:
     """Rows that DALI decodes and transforms. Either all images need a rotation by their EXIF orientation, or none do.
 
     Args:
-        given: form of DALI's input (data/sources.py). A form in DECODED means cached pixels.
+        given: PATHS or BYTES.
         retry: whether this is the second attempt to decode the rows.
-        keep: whether to pass the uncropped decoded images to _use_decoded() even without a cache.
 
     Raises:
         ImageTooSmall: an image is too small for the plan.
     """
 
-    def __init__(
-        self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, retry: bool = False, keep: bool = False
-    ):
+    keeps_decoded = False  # whether DALI also returns the uncropped decoded images, for use_decoded()
+
+    def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, retry: bool = False):
         self._batch, self._plan, self._rows, self._given, self._is_retry = batch, plan, rows, given, retry
         at = np.array(rows)
         self._facts = batch.facts[at]
@@ -108,17 +107,13 @@ class DaliGroup:
         self._sizes = [of_one.sizes for of_one in arrays]
         dali = [of_one[: len(one.dali)] for one, of_one in zip(self._chains, arrays, strict=True)]
         self._batch_arrays = [of_one[len(one.dali) :] for one, of_one in zip(self._chains, arrays, strict=True)]
-        if given in DECODED:
-            self._images: Any = [batch.pixels[row] for row in rows]
-        elif given == BYTES:
-            self._images = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # BYTES implies records
+        if given == BYTES:
+            self._images: Any = [source.bytes() for source in self._sources]  # type: ignore[union-attr]  # BYTES implies records
         else:
             self._images = batch.paths(at)
-        cache = batch.epoch.route.cache
-        self._cache = cache if given not in DECODED and cache is not None and not cache.full else None
-        encoded, orientations = given not in DECODED, self._facts["orientations"]
-        turns = encoded and bool(orientations[0] > 1)
-        form = Form(given, keep or self._cache is not None, encoded and batch.epoch.route.fancy, turns=turns)
+        orientations = self._facts["orientations"]
+        turns = bool(orientations[0] > 1)
+        form = Form(given, self.keeps_decoded, batch.epoch.route.fancy, turns=turns)
         self._pipeline = batch.epoch.pipeline(plan, len(rows), form)
         arguments = list(chain.from_iterable(dali))
         if turns:
@@ -139,9 +134,9 @@ class DaliGroup:
         except PipelineError as error:
             return self._retry(error, failures)
         encoded = self._images if received.encoded is None else received.encoded
-        doubtful = set() if self._given in DECODED else set(self._needs_pil(received, encoded).tolist())
+        doubtful = set(self._needs_pil(received, encoded).tolist())
         if received.decoded is not None:
-            self._use_decoded(received.decoded, encoded, [i for i in range(len(self._rows)) if i not in doubtful])
+            self.use_decoded(received.decoded, encoded, [i for i in range(len(self._rows)) if i not in doubtful])
         made = received.images.batches if isinstance(received.images, ViewBatches) else [received.images]
         made = [_run_torch_steps(*of_chain) for of_chain in zip(self._chains, made, self._batch_arrays, strict=True)]
         for of_view, sizes in zip(made, self._sizes, strict=True):
@@ -153,11 +148,8 @@ class DaliGroup:
         sure = [i for i in range(len(self._rows)) if i not in doubtful]
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
-    def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Add DALI's uncropped decoded images to the cache, but only those at the positions ``sure``. PIL reads the
-        images at all other positions again."""
-        assert self._cache is not None
-        self._cache.add([self._sources[i] for i in sure], [decoded[i] for i in sure])
+    def use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
+        """Receive DALI's uncropped decoded images. PIL reads all images again whose positions are not in ``sure``."""
 
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions in ``encoded`` of the images that PIL has to read.
@@ -202,7 +194,7 @@ class DaliGroup:
         if remedy_of(error):  # an error of the system
             if self._is_retry and (strerror := os.strerror(errno.EMFILE)) in str(error):
                 raise OSError(errno.EMFILE, strerror) from error
-        elif self._given not in DECODED:
+        else:
             images = self._sources if self._given == PATHS else self._images
             bad = np.flatnonzero(overwritten(self._sources)).tolist()  # their bytes must not be read
             bad = bad or [i for i, image in enumerate(images) if not is_intact(image)]

@@ -179,7 +179,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         """Return the index of the pipeline that decodes the next batch. It is 0 until a second pipeline is open, and
         then alternates between 0 and 1."""
         self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
-        if self.route.alternating_pipelines(form) == 1:
+        if self.route.alternating_pipelines == 1:
             return 0
         if (plan, form, 1) not in self._pipelines and not self.route.idle(plan, form):
             alone = self._pipelines.get((plan, form, 0))

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from ..data.header import DALI
-from ..data.sources import DECODED, PATHS
+from ..data.sources import PATHS
 from ..ops.draws import ImageTooSmall
 from ..ops.kernels import stack_if_uniform
 from ..plan import Plan
@@ -34,7 +34,7 @@ class RowsDecoding:
         for (kind, given), rows in by_decoder.items():
             if kind == DALI:
                 turned = self._batch.facts["orientations"][rows] > 1
-                for some in (rows,) if given in DECODED or not turned.any() else (rows[~turned], rows[turned]):
+                for some in (rows,) if not turned.any() else (rows[~turned], rows[turned]):
                     self._submit(DaliGroup, self._submit_to_engine(some, given), given)
             else:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
@@ -44,7 +44,7 @@ class RowsDecoding:
         are known to equal Pillow's, or probably do. Some other JPEGs are decoded by both DALI and the engine, to
         compare the pixels."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
-        if engine is None or given in DECODED or not self._plan.from_planes:
+        if engine is None or not self._plan.from_planes:
             return rows
         takes = rows[engine.takes(facts["chroma"][rows], facts["sizes"][rows])]
         known, new = engine.assigned(takes, facts["chroma"][takes], self._batch.verdicts[takes])

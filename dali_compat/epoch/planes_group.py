@@ -42,11 +42,13 @@ class VerifyingGroup(DaliGroup):
     """Rows that DALI decodes. The JPEG engine decodes the same files, to compare the pixels, except while too many
     comparisons are pending."""
 
+    keeps_decoded = True
+
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._engine = engine
-        super().__init__(batch, plan, rows, given, keep=True)
+        super().__init__(batch, plan, rows, given)
 
-    def _use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
+    def use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
         """Submit the files at the positions ``sure`` to the engine, and compare its pixels with ``decoded``. DALI has
         decoded the whole images, even if the plan begins with a crop."""
         if not sure or self._engine.is_behind:

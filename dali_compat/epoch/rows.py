@@ -44,7 +44,6 @@ class Rows(DecodableRows):
     ):
         self.epoch, self.samples, self.indices, self.begin = epoch, samples, indices, begin
         self.bad, self.tolerant = bad, tolerant
-        self.pixels: list[Any] = []
         self._requested: list[tuple[LeafRows, int]] = []  # (rows, ticket) of requested headers
 
     def __len__(self) -> int:
@@ -123,14 +122,11 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of the rows' files, with -1 for cached images. Return None if images are not files, or if
-        the loader uses a GPU, because stat() would take too long."""
+        """Return the ctimes of the rows' files. Return None if images are not files, or if the loader uses a GPU,
+        because stat() would take too long."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
-        times = ctimes_of([self.sources[row] for row in found.rows.tolist()])
-        if self.pixels:
-            times[[self.pixels[row] is not None for row in found.rows.tolist()]] = -1
-        return times
+        return ctimes_of([self.sources[row] for row in found.rows.tolist()])
 
     def _source_of(self, rows: np.ndarray, i: int) -> Source:
         return self.sources[int(rows[i])]
@@ -184,15 +180,11 @@ def rows_of(
 ) -> Rows:
     """Return the rows of a batch, with their targets, and with the bytes of images that are not files. The arguments
     are those of Rows and DaliBatch."""
-    cache = epoch.route.cache
-    whole = cache is None and not is_substitute
-    tabled = in_tables(epoch.dataset, indices, epoch.tables) if whole else None
+    tabled = None if is_substitute else in_tables(epoch.dataset, indices, epoch.tables)
     tolerant = is_substitute or epoch.errors.policy != "raise"
     rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
-    if cache is not None:
-        rows.pixels = [cache.get(source) for source in rows.sources]
     if tabled is None:
-        _fetch(rows, [row for row in range(len(rows)) if not rows.pixels or rows.pixels[row] is None])
+        _fetch(rows, list(range(len(rows))))
     samples = rows.samples
     if any(transforms_of(leaf)[1] for leaf in samples.leaves):
         samples.targets = list(as_list(samples.targets))

@@ -38,7 +38,7 @@ class LoaderStats(NamedTuple):
             training steps.
         host: CPU time of the calling thread in next().
         in_flight: batches currently submitted to DALI, computed ahead, or requested from torch's workers.
-        held: bytes currently used by decoded images (``cache=``), copies of arrays, and batches computed ahead from
+        held: bytes currently used by copies of arrays, and by batches computed ahead from
             arrays. DALI's buffers are not included.
         peak: largest value of ``held`` at the end of an epoch, when batches were computed ahead, or when stats() was
             called.
@@ -199,8 +199,8 @@ class Stats:
             return meter
 
     def hold(self, route: Any) -> int:
-        """Return the bytes of pixels held in memory, and update the peak. ``route`` is None for torch's own loader."""
-        held = (0 if route is None else route.memory) + sum(meter.ahead for meter in self._meters)
+        """Return the bytes of pixels held in memory, and update the peak. Only routes for arrays have a ``memory``."""
+        held = getattr(route, "memory", 0) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held
 

@@ -39,7 +39,6 @@ def install(
     *,
     exact: bool = False,
     device: Any = None,
-    cache: int | float | None = None,
     fallback: Literal["warn", "silent", "error"] = "warn",
     verbose: bool = False,
     **options: Any,
@@ -53,11 +52,11 @@ def install(
     selects how the reason is reported. Existing loaders do not change. A second call replaces the options of the first.
 
     Args:
-        exact, device, cache, fallback: as in DataLoader. A loader that is constructed with one of these options keeps
+        exact, device, fallback: as in DataLoader. A loader that is constructed with one of these options keeps
             its value.
         verbose: print a line to stderr for each new loader, with its route or the reason for not using DALI. The line
             replaces the warning.
-        **options: memory_format, cache_device, on_error and on_error_in_python, as in DataLoader.
+        **options: memory_format, on_error and on_error_in_python, as in DataLoader.
 
     Returns:
         A context manager. On exit, it restores the state from before the call.
@@ -74,10 +73,10 @@ def install(
     """
     if fallback not in ("warn", "silent", "error"):
         raise ValueError(f"fallback must be 'warn', 'silent' or 'error', got {fallback!r}")
-    unknown = options.keys() - {"memory_format", "cache_device", "on_error", "on_error_in_python"}
+    unknown = options.keys() - {"memory_format", "on_error", "on_error_in_python"}
     if unknown:
         raise TypeError(f"install() got an unexpected option {sorted(unknown)[0]!r}")
-    given = {"exact": exact, "device": device, "cache": cache, "fallback": fallback, **options}
+    given = {"exact": exact, "device": device, "fallback": fallback, **options}
     before = Patched.now
     Patched.now = Patched(given, verbose)
     if _LOADER_MODULE in sys.modules:

@@ -1,6 +1,6 @@
 """Choice of a loader's route: DALI, arrays on the device, or torch's own loader. Each iter() chooses again.
 
-- dali: the DALI route, which keeps pipelines between epochs. decoded_cache: the cache of decoded images.
+- dali: the DALI route, which keeps pipelines between epochs.
 - resident: the route for arrays, which are kept on the device.
 - explain, batched: the functions of these names.
 """
@@ -27,7 +27,6 @@ from ..tracing.trial import Reader, TrialImage, run_trial, table_of
 from ..translate import translate
 from ..translate.lower import lower
 from .dali import DaliRoute
-from .decoded_cache import DecodedCache
 from .resident import ResidentRoute, resident_route
 
 _DEPTH = 2  # batches in flight on a CPU; more were not faster
@@ -109,7 +108,7 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
     if not unknown:
         plans = [plan for _, plan in plan_of.values()]
         is_jpeg, size = survey(leaves) if on_gpu else (False, 0)
-        settings = {"cache": _cache(loader, device, before)}
+        settings = {}
     else:  # torch's own loader reads the data set
         images = _traced_images(loader, unknown)
         plans = [None if one is None else whole_plan(one.head, one.tail, one.size, options) for one in images]
@@ -184,15 +183,6 @@ def _depth(loader, device: torch.device) -> int:
     if loader._prefetch_given or loader.prefetch_factor not in (None, 2):
         return loader.prefetch_factor
     return _GPU_DEPTH if device.type == "cuda" else _DEPTH
-
-
-def _cache(loader, device: torch.device, before) -> DecodedCache | None:
-    """Return the previous route's cache if its settings are the same, otherwise a new one; None without ``cache``."""
-    if loader.cache is None:
-        return None
-    settings = loader.cache, device, loader.exact, loader.cache_device
-    kept = before.cache if isinstance(before, DaliRoute) else None
-    return kept if kept is not None and kept.settings == settings else DecodedCache(*settings)
 
 
 def resolve_device(device, start: bool) -> torch.device:

@@ -1,4 +1,4 @@
-"""The DALI route, with the pipelines and the cache that a loader keeps between epochs."""
+"""The DALI route, with the pipelines that a loader keeps between epochs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import torch
 
 from ..data.base_datasets import Images
 from ..data.headers import headers_of
-from ..data.sources import DECODED
 from ..plan import Options, Plan
 from ..runtime.forks import new_lock
 from ..runtime.installation import hidden_jpeg_engines, most_jpeg_engines
 from ..runtime.messages import stack_level
 from ..tracing.plans import pipeline_key
 from ..tracing.sources import FileTable
-from .decoded_cache import DecodedCache
 
 if TYPE_CHECKING:
     from ..data.sources import Form
@@ -46,7 +44,6 @@ class DaliRoute:
     gpu_jpegs: bool = False  # whether most images are JPEGs and a GPU decodes them
     fancy: bool = False  # whether a GPU's decoder interpolates chroma as libjpeg does
     large: bool = False  # whether most images have a megapixel or more
-    cache: DecodedCache | None = None  # None if the loader has no ``cache``
     # custom data sets: plan of each image of a sample; None if torchvision computes the image
     images: list[Plan | None] = field(default_factory=list, repr=False)
     # custom data sets: properties of the files
@@ -92,9 +89,10 @@ class DaliRoute:
     def engines_decode_all(self) -> bool:
         return (self.jpeg_engines or 0) >= _MANY_ENGINES and not self.large
 
-    def alternating_pipelines(self, form: Form) -> int:
-        """Return the number of pipelines that take turns in decoding the batches of one plan."""
-        return 2 if self.engines_decode_all and form.input not in DECODED else 1
+    @property
+    def alternating_pipelines(self) -> int:
+        """Number of pipelines that take turns in decoding the batches of one plan."""
+        return 2 if self.engines_decode_all else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
         """Open a copy of a pipeline in the background, unless it already has one. When the copy is open, idle() returns
@@ -166,7 +164,7 @@ class DaliRoute:
     def uses_jpeg_engine(self) -> bool:
         """True if a plan may use the GPU's JPEG engine. With exact=False, none may, because ResNet-18 trains 1.7%
         faster with DALI's decoder (H200, benchmarks/results)."""
-        possible = self.device.type == "cuda" and self.cache is None and most_jpeg_engines() > 0
+        possible = self.device.type == "cuda" and most_jpeg_engines() > 0
         return possible and any(plan.from_planes for plan in self.plans)
 
     @property
@@ -221,7 +219,7 @@ class DaliRoute:
         with self._lock:
             for pipeline in [pipeline for pipeline in self._pipelines if pipeline.idle]:
                 same_kind = self.idle(pipeline.plan, pipeline.form)
-                if pipeline not in same_kind[-self.alternating_pipelines(pipeline.form) :]:
+                if pipeline not in same_kind[-self.alternating_pipelines :]:
                     pipeline.close()
             self._close_unusable()
 
@@ -232,13 +230,7 @@ class DaliRoute:
         for pipeline in gone:
             pipeline.close()
 
-    @property
-    def memory(self) -> int:
-        return 0 if self.cache is None else self.cache.bytes
-
     def close(self) -> None:
-        if self.cache is not None:
-            self.cache.clear()  # not set to None, because live iterators of this route use it
         while self._pipelines:
             self._pipelines.pop().close()
         if self.device.type == "cuda" and self.device.index is not None:

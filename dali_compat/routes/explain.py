@@ -58,7 +58,7 @@ def _fallback_lines(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[
     lines = [f"torchvision route, then a copy to {route.device}", f"  because {route.reason}"]
     if loader.num_workers or not tolerant:
         lines.append("  load_state_dict() loads the epoch's earlier batches again, without returning them")
-    defaults = {"exact": False, "memory_format": torch.contiguous_format, "cache": None, "cache_device": None}
+    defaults = {"exact": False, "memory_format": torch.contiguous_format}
     if not tolerant:
         defaults["on_error"] = "raise"
     given = {name: getattr(loader, name) for name in defaults}
@@ -66,9 +66,7 @@ def _fallback_lines(loader, route: FallbackRoute, tolerant: bool) -> tuple[list[
 
 
 def _resident_lines(loader, route: ResidentRoute, wide: bool) -> tuple[list[str], list[str]]:
-    of_cache = {name: getattr(loader, name) for name in ("cache", "cache_device")}
-    ignored = [f"{name}={value}" for name, value in of_cache.items() if value is not None]
-    return [route.describe(), *_plan_lines(route, wide)], _without_effect(loader, route) + ignored
+    return [route.describe(), *_plan_lines(route, wide)], _without_effect(loader, route)
 
 
 def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]]:
@@ -93,8 +91,6 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
             )
     stores = [objects for leaf in leaves_of(loader.dataset) if (objects := objects_of(leaf)) is not None]
     lines += [f"  {line}" for line in dict.fromkeys(map(str, stores))]
-    if route.cache is not None:
-        lines.append(f"  {route.cache}")
     return lines, _without_effect(loader, route)
 
 
@@ -204,8 +200,6 @@ def _without_effect(loader, route: DaliRoute | ResidentRoute) -> list[str]:
         names = {"pin_memory_device": ""}
     else:
         names |= {"timeout": 0, "worker_init_fn": None, "multiprocessing_context": None}
-    if in_processes(route):
-        names |= {"cache": None, "cache_device": None}
     given = {name: getattr(loader, name, default) for name, default in names.items()}
     shown = {
         name: getattr(value, "__name__", None) or describe(value)

@@ -28,7 +28,6 @@ from .plans import (
     TailStep,
     format_after,
     merge_tails,
-    share_windows,
     size_after,
     split_steps,
     steps_without_flag,
@@ -238,7 +237,6 @@ def _group(batch: TracedBatch, jobs: list[list[int]], cells: list[Cell]) -> None
         by_head.setdefault((tuple(keys), type(source) is MemorySource), []).append((rows, numbers, source))
     for (head_keys, in_memory), group in by_head.items():
         batch.jobs.append(_job_group(head_keys, in_memory, group))
-    share_windows(by_tail)
     for (pixel_format, _), of_tail in by_tail.items():
         tail_rows, tails, sizes = zip(*of_tail, strict=True)
         key, tail_numbers = merge_tails(tails, sizes)

@@ -176,44 +176,6 @@ def steps_without_flag(tail: Sequence[TailStep]) -> Key:
     return tuple(key_step for key_step, _ in tail if not key_step[0].has_flag)
 
 
-def share_windows(tails: dict[Any, list[tuple[int, list[TailStep], tuple[int, int]]]]) -> None:
-    """Combine groups of tails whose steps without a flag differ only in a window at the beginning.
-
-    This is possible because a crop inside the image equals a pad with the same numbers, and because a missing window
-    equals a crop of the whole image.
-
-    Args:
-        tails: changed in place. The keys are (pixel format, steps_without_flag() of the tails); the values are lists of
-            (row, tail, (height, width) before the tail).
-    """
-    families: dict[Any, list[KeyStep | None]] = {}
-    for pixel_format, steps in tails:
-        window = steps[0] if steps and steps[0][0].op in _WINDOWS else None
-        families.setdefault((pixel_format, steps[1:] if window else steps), []).append(window)
-    for (pixel_format, rest), windows in families.items():
-        inside = [window for window in windows if window is None or window[1]]
-        target = next((window for window in windows if window and not window[1] and window[0].op == "pad"), None)
-        target = target or next(filter(None, inside), None)
-        if target is None:
-            continue
-        for window in inside:
-            if window != target:
-                group = tails.pop((pixel_format, (window, *rest) if window else rest))
-                moved = [(row, _with_window(tail, target, size), size) for row, tail, size in group]
-                tails[pixel_format, (target, *rest)] += moved
-
-
-def _with_window(tail: list[TailStep], window: KeyStep, size: tuple[int, int]) -> list[TailStep]:
-    """Return a tail with ``window`` in place of its crop. If the tail has no crop, add a window of the whole image,
-    whose (height, width) is ``size``."""
-    at = next((at for at, ((kind, _), _) in enumerate(tail) if not kind.has_flag), len(tail))
-    if at < len(tail) and tail[at][0][0].op == "crop":
-        return [*tail[:at], (window, tail[at][1]), *tail[at + 1 :]]
-    while at and tail[at - 1][0][0].op == "flip":
-        at -= 1
-    return [*tail[:at], (window, (*size, *size, 0, 0, *size)), *tail[at:]]
-
-
 def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, int]]) -> tuple[Key, list[list[float]]]:
     """Return the key of a tail that contains the steps of several tails, and each image's numbers for it.
 

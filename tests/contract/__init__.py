@@ -28,7 +28,7 @@ Composer DataSpec                         test_frameworks: test_composer_finds_n
 torchdata StatefulDataLoader              test_frameworks: test_torchdata_...; skipped if it is not installed
 fastai                                    no test: its DataLoader takes only the folder
 
-test_storages repeats tests with archives; cache= is in test_cache. Iteration is in test_iteration, threads,
-fork and memory in test_processes; bad and odd files in test_errors and test_odd_files; fallbacks, a machine without
-DALI and the import rules in test_fallback.
+test_storages repeats tests with archives. Iteration is in test_iteration, threads, fork and memory in test_processes;
+bad and odd files in test_errors and test_odd_files; fallbacks, a machine without DALI and the import rules in
+test_fallback.
 """

@@ -19,10 +19,6 @@ from contract.test_odd_datasets import assert_equals_torch, dataset_of
 from contract.test_own_datasets import assert_same, real
 from dali_compat.engine.dali import pipeline
 from dali_compat.tracing import trial
-from dali_compat.tracing.columns import pack_batch
-from dali_compat.tracing.nodes import tracing
-from dali_compat.tracing.sources import FileTable
-from dali_compat.tracing.worker import begin_tracing
 
 TENSOR = T.ToTensor()
 
@@ -285,21 +281,7 @@ def _in_some_window(self, i):
     return F.normalize(F.to_tensor(F.resize(image, (20, 24))), (0.5,) * 3, (0.25,) * 3), i
 
 
-def test_images_after_colors_share_windows_and_equal_torch(folder):
-    """A window inside of the image, or none, joins the images that are padded. One group is left for each padding."""
+def test_images_after_colors_in_windows_of_several_kinds_equal_torch(folder):
     dataset = dataset_of(folder, _in_some_window)
     assert_same(list(ours(dataset, 12, device="cpu", exact=True)), list(stock(dataset, 12)))
     assert_same(list(ours(dataset, 12, device="cpu")), list(stock(dataset, 12)), limit=0.02)
-    begin_tracing(FileTable(len(dataset)))
-    with tracing(True, True):
-        batch = pack_batch([dataset[i] for i in range(12)])
-    assert sorted(len(group.rows) for group in batch.tails) == [3, 9]
-
-
-def test_images_after_colors_without_padding_share_windows(folder):
-    dataset = dataset_of(folder, _in_some_window)
-    begin_tracing(FileTable(len(dataset)))
-    with tracing(True, True):
-        batch = pack_batch([dataset[i] for i in (0, 3, 4, 7, 11)])
-    (group,) = batch.tails
-    assert [kind.op for kind, _ in group.tail][:3] == ["color_jitter", "crop", "flip"]

@@ -182,9 +182,9 @@ def test_a_loader_recreated_from_its_class_has_installed_options(images):
 
 
 def test_installed_options_apply_unless_a_loader_overrides_them(images):
-    install(exact=True, device="cpu", cache=0.25, fallback="silent", on_error="skip")
+    install(exact=True, device="cpu", fallback="silent", on_error="skip")
     loader = data.DataLoader(images, 5)
-    assert (loader.exact, loader.device, loader.cache, loader.fallback) == (True, "cpu", 0.25, "silent")
+    assert (loader.exact, loader.device, loader.fallback) == (True, "cpu", "silent")
     assert loader.on_error == "skip"
     assert data.DataLoader(images, 5, exact=False).exact is False
     assert dali_compat.DataLoader(images, 5).exact is False  # does not apply to dali_compat.DataLoader

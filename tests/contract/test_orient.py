@@ -158,13 +158,6 @@ def test_oriented_images_on_gpu_are_close_to_upright_copies(folders, case, exact
             assert (a.float() - b.float()).abs().mean() <= (25 if path.endswith(".jpg") else 2) * _one_level(a), path
 
 
-@pytest.mark.parametrize("case", ["windows", "a resize and a window", "nothing"])
-def test_cached_images_are_upright(folders, case):
-    made = _images_of_two_epochs(folders[0], case, True, "cpu", orient=True, cache=1 << 26)
-    for a, b in zip(made, _images_of_two_epochs(folders[1], case, True, "cpu"), strict=True):
-        assert torch.equal(a, b)
-
-
 class ExifTranspose:
     def __init__(self, rest):
         self.rest = rest

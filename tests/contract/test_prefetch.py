@@ -111,7 +111,7 @@ def test_file_that_is_not_an_image_is_named_in_error_and_warning(own_root, prefe
 def test_lock_that_was_never_released_does_not_block_the_epoch(image_root, monkeypatch):
     """A signal handler may raise between the acquisition of a lock and the with block."""
     monkeypatch.setattr(prefetch_thread, "_PATIENCE", 0.2)
-    loader = ours(DALIImageFolder(image_root, EXACT), 2, cache=1 << 20, device="cpu")
+    loader = ours(DALIImageFolder(image_root, EXACT), 2, device="cpu")
     iterator = iter(loader)
     next(iterator)
     for lock in list(forks._all):

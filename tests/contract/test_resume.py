@@ -228,7 +228,6 @@ def images(tmp_path_factory):
 
 ROUTES = {
     "folder": lambda images: (DALIImageFolder(images, RANDOM), {}),
-    "cache": lambda images: (DALIImageFolder(images, RANDOM), {"cache": 10**8}),
     "call": lambda images: (DALIImageFolder(images, T.Compose([RANDOM, T.Lambda(add_noise)])), {}),
     "collate_fn": lambda images: (DALIImageFolder(images, RANDOM), {"collate_fn": noisy_collate}),
     "resident": lambda images: (arrays(), {}),

@@ -204,8 +204,6 @@ if sys.argv[2].startswith("exact"):
 elif sys.argv[2] == "PIL":
     dataset.samples = dataset.imgs = [one for one in dataset.samples if one[0].endswith(".png")] * 8
     dataset.targets = [target for _, target in dataset.samples]
-elif sys.argv[2].startswith("cache"):
-    options = {"cache": 1 << 30, "cache_device": sys.argv[2].split()[1]}
 elif sys.argv[2] == "workers":
     dataset.transform = T.Compose([*RANDOM.transforms, T.Lambda(torch.neg)])
     options = {"num_workers": 2, "fallback": "silent"}
@@ -243,9 +241,7 @@ print(in_use(0), in_use(1))
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize(
-    "how", ["plain", "exact", "exact engine", "PIL", "cache cuda", "cache cpu", "workers", "arrays", "policies"]
-)
+@pytest.mark.parametrize("how", ["plain", "exact", "exact engine", "PIL", "workers", "arrays", "policies"])
 def test_process_uses_only_the_gpu_of_its_loader(image_root, how):
     """Only the loader names the GPU; the current device remains GPU 0."""
     assert said(python(OTHER_GPU, str(image_root), how)) == "False True\nTrue\nFalse True\n"

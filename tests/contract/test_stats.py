@@ -266,15 +266,6 @@ def test_batches_computed_ahead_are_in_flight_and_held():
     assert (stats.in_flight, stats.held, stats.peak) == (0, data_set, data_set + ahead)
 
 
-def test_cached_images_are_held(folder):
-    loader = ours(folder, 4, device="cpu", cache=1 << 30)
-    list(loader)
-    held = loader.stats().held
-    assert held == sum(image.nbytes for image in loader._route.cache._images.values()) > 0
-    loader.close()
-    assert loader.stats()[9:11] == (0, held)
-
-
 # ---- times
 
 

@@ -47,7 +47,7 @@ COUNT, SIDE = 40, 48
 TIMEOUT = 200  # a process that takes longer hangs
 ENOUGH_FILES = 40  # number of open files that must suffice for a loader
 SPARE_FILES = 100  # open files that are available again without the limit
-STORAGES = "folder", "indexed", "archive", "arrays", "own", "cached"
+STORAGES = "folder", "indexed", "archive", "arrays", "own"
 LIMITS = {
     "files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
@@ -168,7 +168,7 @@ def _loader(one: Round, root: Path, cache: Path) -> DataLoader:
         dataset = DALIImageList(_paths(root), numbers, transform=transform)
     return DataLoader(
         dataset, one.batch_size, num_workers=one.workers, device="cpu", exact=True, fallback="silent",
-        on_error=one.policy, cache=1 << 26 if one.storage == "cached" else None,
+        on_error=one.policy,
     )  # fmt: skip
 
 

@@ -45,7 +45,6 @@ CASES = {  # name: (data set of a folder, options of the loader)
     "files drawn ahead": (_files, dict(batch_size=3, num_workers=2)),
     "records": (_records, dict(batch_size=3)),
     "two plans in a batch": (_two_plans, dict(batch_size=5)),
-    "a cache": (_files, dict(batch_size=3, cache=1 << 20)),
     "growing batches": (_files, dict(batch_sampler=[[0], [1, 2], [3, 4, 5, 6, 7, 8], [9, 10, 11]])),
 }
 
@@ -63,7 +62,6 @@ def root(tmp_path_factory):
 def _loader(make, dataset, options, device="cpu"):
     shuffled = {} if "batch_sampler" in options else dict(shuffle=True)
     if make is stock:
-        options = {name: value for name, value in options.items() if name != "cache"}
         return stock(dataset, **shuffled, **options)
     return ours(dataset, **shuffled, **options, device=device, exact=device == "cuda", fallback="silent")
 
@@ -174,11 +172,10 @@ def _read_by_dali(root):
     return data.Subset(dataset, [i for i, (path, _) in enumerate(dataset.samples) if "cmyk" not in path])
 
 
-@pytest.mark.parametrize("cache", [None, 1 << 30], ids=["from files", "from a cache"])
-def test_batch_out_of_order_raises(root, cache):
+def test_batch_out_of_order_raises(root):
     """The indices that accompany the pixels reveal that DALI returned another batch."""
     dataset = _read_by_dali(root)
-    options = dict(num_workers=1, prefetch_factor=4, device="cpu", cache=cache)
+    options = dict(num_workers=1, prefetch_factor=4, device="cpu")
     expected, loader = ExpectedSamples(dataset), ours(dataset, 2, **options)
     list(loader)
     iterator = iter(loader)

@@ -82,22 +82,6 @@ def test_subsets_concatenations_and_duplicates_equal_local_ones(local, folder):
     assert_same_epoch(ours(beside, 5, device="cpu"), stock(data.ConcatDataset([local, local]), 5))
 
 
-def test_a_cache_of_decoded_images_fetches_each_object_once(local, bucket):
-    from urllib.request import urlopen
-
-    def requests() -> int:
-        with urlopen(f"{bucket.endpoint}/counts") as answer:
-            return int(answer.read().decode().partition('"GET": ')[2].partition("}")[0])
-
-    folder = DALIImageFolder(f"{bucket.url}/train", EXACT, storage_options=bucket.options)
-    loader, before = ours(folder, 6, num_workers=2, device="cpu", cache=100 << 20), requests()
-    assert_same_epoch(loader, stock(local, 6))
-    first = requests()
-    assert_same_epoch(loader, stock(local, 6))
-    # images that Pillow decodes are not cached
-    assert first - before == len(local) + 1 and requests() - first < 6
-
-
 def test_target_transform_and_return_index_apply_to_remote_folders(local, bucket):
     made = DALIImageFolder(
         f"{bucket.url}/train", EXACT, lambda target: target + 10, return_index=True, storage_options=bucket.options

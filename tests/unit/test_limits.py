@@ -17,7 +17,7 @@ from dali_compat.cli.limits import (
 )
 
 IDLE = Measured(loading=0.1, read=0.01, host=0.01, cpu=0.1, cores=16, threads=4)
-FOLDER = replace(IDLE, path="photos", folder=True, depth=2, batch_size=256, free=1e9, decoded=1e8)
+FOLDER = replace(IDLE, path="photos", folder=True, depth=2, batch_size=256, free=1e9)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,12 @@ def test_limit_names_the_bottleneck_and_the_reason(measured, limits, why):
 @pytest.mark.parametrize(
     "limits, setting, words",
     [
-        (DISK, {}, ["dali_compat pack photos", "cache=0.5", "a faster disk"]),
-        (DISK, dict(folder=False), ["cache=0.5", "a faster disk"]),
-        (CPU, {}, ["num_workers=16 (now 4)", "cache=0.5", "more cores"]),
-        (CPU, dict(threads=16, exact=True, has_gpu=True), ["device='cuda'", "exact=False", "cache", "more cores"]),
-        (CPU, dict(threads=16, decoded=6e8), ["more cores"]),  # the decoded images do not fit into memory
-        (CPU, dict(threads=16, cached=True), ["more cores"]),
-        (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "cache", "smaller images"]),
+        (DISK, {}, ["dali_compat pack photos", "a faster disk"]),
+        (DISK, dict(folder=False), ["a faster disk"]),
+        (CPU, {}, ["num_workers=16 (now 4)", "more cores"]),
+        (CPU, dict(threads=16, exact=True, has_gpu=True), ["device='cuda'", "exact=False", "more cores"]),
+        (CPU, dict(threads=16), ["more cores"]),
+        (DECODER, dict(exact=True, gpu=True), ["exact=False", "prefetch_factor=4 (now 2)", "smaller images"]),
         (HOST, {}, ["larger batches (now 256)", "a faster collate_fn"]),
         (PYTHON, dict(called=("Lambda has no translation",)), ["Lambda", "num_workers=16 (now 0)"]),
         (PYTHON, dict(called=("Lambda has no translation",), workers=16), ["Lambda"]),

@@ -9,7 +9,7 @@ import torch
 from nvidia.dali import fn, types
 
 from ...data.header import ON_ITS_SIDE, SIZE_FIELD
-from ...data.sources import DECODED, PATHS, PIXELS_ON_GPU, Form
+from ...data.sources import PATHS, Form
 from ...ops.draws import Arrays
 from ...plan import Plan, Step
 from . import graph
@@ -38,7 +38,7 @@ def define(
     arrays = [array for step in template for array in step.values()]
     if has_size_field(form):
         arrays.append(np.zeros((1, 1), np.int32))  # offset of the size field in a file
-    images, numbers, *inputs = _inputs(form, device, feed, arrays)
+    images, numbers, *inputs = _inputs(form, feed, arrays)
     rest = iter(inputs)
     nodes = [{name: next(rest) for name in step} for step in template]
     outputs = {}
@@ -53,19 +53,14 @@ def define(
     return outputs
 
 
-def _inputs(form: Form, device: torch.device, feed: Feed, arrays: list[np.ndarray]) -> list:
+def _inputs(form: Form, feed: Feed, arrays: list[np.ndarray]) -> list:
     """Return the input nodes of the images, of the sample numbers, and of each array."""
-    pixels = form.input in DECODED
     dtypes = [types.UINT8, types.INT64] + [_TYPES[array.dtype.name] for array in arrays]
-    ndim = [3 if pixels else 1, 0] + [array.ndim - 1 for array in arrays]
-    layout = ["HWC" if pixels else "", ""] + [""] * len(arrays)
+    ndim = [1, 0] + [array.ndim - 1 for array in arrays]
     if form.input == PATHS:
-        return feed.source(dtypes, ndim, layout)
-    if form.input == PIXELS_ON_GPU:
-        images = feed.source(dtypes[:1], ndim[:1], None, torch.cuda.Stream(device))
-    else:
-        images = feed.source(dtypes[:1], ndim[:1], layout[:1], copies=COPIES_IMAGES)
-    return images + feed.source(dtypes[1:], ndim[1:], layout[1:])
+        return feed.source(dtypes, ndim)
+    images = feed.source(dtypes[:1], ndim[:1], copies=COPIES_IMAGES)
+    return images + feed.source(dtypes[1:], ndim[1:])
 
 
 def _pixels(
@@ -80,15 +75,11 @@ def _pixels(
     where, window = "mixed" if device.type == "cuda" else "cpu", None
     if _begins_with_a_window(steps):
         window = steps.pop(0)[1]
-    kept = {}
-    if form.input in DECODED:
-        images = graph.decoded(given, where, form.input == PIXELS_ON_GPU, window)
-    else:
-        whole = form.keep or form.fancy  # nvJPEG before 13.2 warns about each window decoded with fancy upsampling
-        images = graph.decode(given, where, plan.exact, form.fancy, None if whole else window, load)
-        images = images if turned is None else graph.rotate(images, turned)
-        kept = {"decoded": images} if form.keep else {}
-        images = graph.crop(images, window, inside=True) if whole and window is not None else images
+    whole = form.keep or form.fancy  # nvJPEG before 13.2 warns about each window decoded with fancy upsampling
+    images = graph.decode(given, where, plan.exact, form.fancy, None if whole else window, load)
+    images = images if turned is None else graph.rotate(images, turned)
+    kept = {"decoded": images} if form.keep else {}
+    images = graph.crop(images, window, inside=True) if whole and window is not None else images
     made = [_view(images, chain, where) if plan.views else _after(images, chain) for chain in chains]
     return {f"{IMAGES}{number}": one for number, one in enumerate(made)} | kept
 
@@ -131,10 +122,10 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return one view (one of a sample's several images) after its steps. On the CPU, a leading crop runs in
-    graph.decoded(), which is faster than graph.crop()."""
+    """Return one view (one of a sample's several images) after its steps. On the CPU, graph.window() runs a leading
+    crop, because it is faster than graph.crop()."""
     if where == "cpu" and _begins_with_a_window(steps):
-        return _after(graph.decoded(images, where, False, steps[0][1]), steps[1:])
+        return _after(graph.window(images, **steps[0][1]), steps[1:])
     return _after(images, steps)
 
 

@@ -71,16 +71,7 @@ def part_of(encoded, start, length: int):
     return fn.slice(encoded, start=start, shape=[length], axes=[0], out_of_bounds_policy="pad")
 
 
-def decoded(pixels, device: str, on_gpu: bool, window=None):
-    """Return decoded images, cropped to ``window`` if it is given, on ``device`` ("cpu" or "mixed"). Images on the host
-    are cropped before they are copied to the GPU. ``on_gpu`` is True if ``pixels`` are on the GPU already."""
-    if on_gpu:
-        return pixels if window is None else crop(pixels, window, inside=True)
-    images = pixels if window is None else _window(pixels, window["start"], window["shape"])
-    return images.gpu() if device == "mixed" else images
-
-
-def _window(images, start, shape):
+def window(images, start, shape):
     """Crop images on the CPU. They are reshaped to (height, width * channels) first, which halves the time of
     fn.slice."""
     channels = images.shape(dtype=types.INT32)[2:]

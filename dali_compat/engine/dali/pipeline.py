@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import nvidia.dali as dali
 import torch
-from nvidia.dali.tensors import TensorGPU
 
-from ...data.sources import DECODED, PATHS, Form
+from ...data.sources import PATHS, Form
 from ...errors import InconsistentEngine
 from ...ops.draws import Arrays
 from ...plan import Plan
@@ -86,8 +85,7 @@ class DecodePipeline:
         received, because DALI may not copy them. Raises InconsistentEngine if an earlier call was interrupted.
 
         Args:
-            images: paths, as a list or as returned by _as_matrix(); uint8 arrays of encoded bytes (length,) or of
-                pixels (H, W, 3); or pixels on the GPU as returned by without_copy().
+            images: paths, as a list or as returned by _as_matrix(); or encoded images, uint8 arrays (length,).
             arrays: per-sample arguments, of length N, of each step in ``plan.dali``. If the plan has views, the
                 arguments of the first view's steps come first, then those of the second view's, and so on.
             size_field_at: (N,) int32, offset in each file of the header bytes with the image size; by default 0.
@@ -243,7 +241,7 @@ class DecodePipeline:
         """Build DALI's pipeline. The first batch's arrays determine the number and dtypes of its inputs."""
         self.template = [{name: array[:1].copy() for name, array in step.items()} for step in template]
         allow_open_files(sum(p.batch_size for p in list(live) if p.form.input == PATHS and p.usable))
-        decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact and self.form.input not in DECODED
+        decodes_on_gpu = self.device.type == "cuda" and not self.plan.exact
         if decodes_on_gpu:
             warm.jpeg_engines(self.device.index)
         device_id = self.device.index if self.device.type == "cuda" else None
@@ -263,12 +261,6 @@ class DecodePipeline:
         self._pipe, self._outputs = pipe, list(outputs)
         if decodes_on_gpu:
             warm.drop(self.device.index)
-
-
-def without_copy(images: list[torch.Tensor]) -> list:
-    """Wrap images (H, W, 3) on the GPU as DALI tensors that can be submitted repeatedly."""
-    with torch.cuda.device(images[0].device) if images else contextlib.nullcontext():
-        return [TensorGPU(torch.utils.dlpack.to_dlpack(image), "HWC") for image in images]
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:

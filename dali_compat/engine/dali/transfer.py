@@ -38,13 +38,12 @@ class Feed:
         # for each source, its slice of a batch's arrays, and a queue of the slices that it returns next
         self._waiting: list[tuple[slice, deque]] = []
 
-    def source(self, dtypes: list, ndim: list[int], layout: list[str] | None, stream=None, copies: bool = True) -> list:
+    def source(self, dtypes: list, ndim: list[int], copies: bool = True) -> list:
         """Create an external source for the next ``len(dtypes)`` arrays of a batch, and return its nodes.
 
         Args:
-            dtypes, ndim, layout: as in fn.external_source().
-            stream: CUDA stream that copies arrays on the GPU; None for arrays on the host.
-            copies: whether DALI copies the arrays, as it always does on the GPU.
+            dtypes, ndim: as in fn.external_source().
+            copies: whether DALI copies the arrays.
         """
         if not dtypes:
             return []
@@ -57,10 +56,6 @@ class Feed:
             batch=True,
             dtype=dtypes,
             ndim=ndim,
-            layout=layout,
-            device="gpu" if stream else "cpu",
-            cuda_stream=stream,
-            use_copy_kernel=stream is not None,
             no_copy=not copies,
         )
         return nodes
