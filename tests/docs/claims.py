@@ -770,7 +770,7 @@ NOT_MEASURED = {
         r"a float up to 1\b",
         r"a column of `` alone is 1\.",
         r"beyond 64 bits",
-        r"up to 64 MiB each",
+        r"more than 64 MiB remain",
         r"128 requests at a time and at most 256 MiB",
         r"here 200 GB",
     ),
