@@ -564,7 +564,6 @@ claim(
 claim(MEASURED, "| scan | {:.2f} s | {:.2f} s | {:.2f} s | {:.2f} s |", *_SCAN.values())
 _LIST = [median("archives_list_cpu", f"list {case}", "s") for case in ("torchvision", "first", "again")]
 claim(MEASURED, "| torchvision | ``, first time | later | |---:|---:|---:| | {:.1f} s | {:.1f} s | {:.1f} s |", *_LIST)
-claim("docs/loader.md", "1.28 million files takes {:.1f} s", _LIST[2])
 
 # ---- object storage
 
@@ -783,7 +782,6 @@ NOT_MEASURED = {
     ),
     "places in a list": (r"(?<= )\d{1,2}\.(?= [`*A-Z])", r"steps 3 to 9"),
     "constants of the code": (
-        r"at most 4 are used",
         r"With 0, the loader uses one thread per core, at most 16",
         r"CUDA's 8 hardware queues",
         r"exit code is 1",
