@@ -783,8 +783,6 @@ NOT_MEASURED = {
     "places in a list": (r"(?<= )\d{1,2}\.(?= [`*A-Z])", r"steps 3 to 9"),
     "constants of the code": (
         r"With 0, the loader uses one thread per core, at most 16",
-        r"CUDA's 8 hardware queues",
         r"exit code is 1",
-        r"no image, and 0 otherwise",
     ),
 }
