@@ -760,11 +760,9 @@ NOT_MEASURED = {
     ),
     "arguments": (
         r"RandomResizedCrop\(224\)",
-        r"a float up to 1\b",
         r"a column of `` alone is 1\.",
         r"beyond 64 bits",
         r"more than 64 MiB remain",
-        r"128 requests at a time and at most 256 MiB",
         r"here 200 GB",
     ),
     "samplings of chroma": (r"4:[421]:[0-4]",),
