@@ -752,7 +752,6 @@ NOT_MEASURED = {
         r"CUDA \d+ or \d+",
         r"CUDA 11",
         r"\| 1[123] \| `` \| [\d.]+ or newer",  # versions of CUDA and drivers
-        r"for it is 1\.50, and the oldest tested version is 1\.53",
         r"DALI from 1\.53",
         r"torchvision from 0\.20",
         r"torch 2\.5 or newer",
