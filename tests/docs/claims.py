@@ -612,13 +612,6 @@ claim(
 _SCALE = read("scale_cpu")
 _SHARDED = [row for row in _SCALE["rounds"] if "in_order" in row]
 assert all(row["in_order"] and row["shards_exact"] for row in _SHARDED)
-assert set(rounds("scale_cpu", "rec, first", "made_index").values()) == {1}
-claim(
-    RANKS,
-    "In a test with {} ranks on {} cores, all ranks had opened the index after {:.2f} s",
-    *(_SCALE["settings"]["ranks"], _SCALE["facts"]["cores"]),
-    max(max(seconds) for seconds in rounds("scale_cpu", "rec, first", "opened_s").values()),
-)
 
 
 def _of_a_rank(key: str) -> float:
