@@ -27,7 +27,6 @@ from measured import (
 from measured import rows as all_rows
 
 from dali_compat import __version__
-from dali_compat.routes.dali import _GPU_JPEG_THREADS
 from docs.pages import ROOT
 
 
@@ -602,28 +601,11 @@ claim(
 )
 _GHOSTNETS = [median(of, "synthetic", config="ghostnet") for of in ("toolkit_models_h200x2", "toolkit_models_h200")]
 assert _GHOSTNETS[0] < _GHOSTNETS[1]  # slower on two
-claim(RANKS, "a loader takes {} threads at most", _GPU_JPEG_THREADS)
 claim(RANKS, "An epoch reads {:.0f} GB", _IMAGENET * _MEAN_BYTES / 1e9)
 claim(
     RANKS,
     "eight GPUs would read {:.1f} GB/s to train ResNet-50, and {:.1f} GB/s to train ResNet-18",
     *(_GPUS * median(TRAINING, "ours", model=model) * _MEAN_BYTES / 1e9 for model in ("resnet50", "resnet18")),
-)
-_SCALE = read("scale_cpu")
-_SHARDED = [row for row in _SCALE["rounds"] if "in_order" in row]
-assert all(row["in_order"] and row["shards_exact"] for row in _SHARDED)
-
-
-def _of_a_rank(key: str) -> float:
-    """Return the median RSS over ranks and rounds, for the folder."""
-    return statistics.median(pair[0] for row in _SHARDED if row["storage"] == "folder" for pair in row[key])
-
-
-claim(
-    RANKS,
-    "takes {:.0f} MB before it imports ``, and {:.0f} MB after its epochs over a folder (``, {} ranks on {} cores",
-    *(_of_a_rank(key) for key in ("memory_at_start_mb", "memory_mb")),
-    *(_SCALE["settings"]["ranks"], _SCALE["facts"]["cores"]),
 )
 
 # ---- versions
