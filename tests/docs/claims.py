@@ -519,10 +519,6 @@ claim(
     len(rounds("remote_cpu", "bucket")),
 )
 
-# ---- cache
-
-claim("docs/cache.md", "25,000 images of 500 x 375 take {:.0f} GB", 25_000 * 500 * 375 * 3 / 1e9)
-
 # ---- unreadable images
 
 claim(MEASURED, "it runs at {:.2f} to {:.2f} of the second epoch's speed", min(_FIRST), max(_FIRST))
