@@ -137,8 +137,10 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def numbers(errors: dict | None) -> str:
-    """Format a mean and a maximum as '.0049 / 10'."""
-    return "-" if errors is None else f"{_short(errors['mean'])} / {_short(errors['max'])}"
+    """Format a mean and a maximum as '.0049 / 10', or as '0' if both are 0."""
+    if errors is None:
+        return "-"
+    return f"{_short(errors['mean'])} / {_short(errors['max'])}" if errors["max"] else "0"
 
 
 def _short(value: float) -> str:

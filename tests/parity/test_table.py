@@ -144,7 +144,6 @@ def test_changed_results_change_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"),
         (3e-6, "<.0001"),
         (0.000213, ".00021"),
         (0.0049, ".0049"),
@@ -156,3 +155,8 @@ def test_changed_results_change_the_table(tmp_path):
 )
 def test_numbers_are_rounded_to_two_digits(value, text):
     assert readme.numbers({"mean": value, "max": value}) == f"{text} / {text}"
+
+
+def test_equal_pixels_are_shown_as_a_single_zero():
+    assert readme.numbers({"mean": 0, "max": 0}) == "0"
+    assert readme.numbers(None) == "-"
