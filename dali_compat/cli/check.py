@@ -289,7 +289,7 @@ def _plural(count: int, what: str) -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a path with escaped control characters, which would affect a terminal."""
+    """Return a path whose control characters are escaped, because they would affect a terminal."""
     return path if path.isprintable() else repr(path)[1:-1]
 
 

@@ -168,7 +168,7 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return a function of (stream, k). For each row from ``begin`` on, it returns the first k of the random
-        numbers that were drawn when the image was traced. It ignores ``stream``."""
+        """Return a function of (stream, k), which returns the first k random numbers that were drawn when the images of
+        the rows from ``begin`` on were traced. It ignores ``stream``."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

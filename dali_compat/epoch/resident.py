@@ -138,8 +138,8 @@ class ResidentIterator(OrderedIterator):
         self._compute(batches)
 
     def _compute(self, batches: list[ResidentBatch]) -> None:
-        """Compute batches as a chunk. If that fails, compute the first batch separately, so that each error is raised
-        for its batch."""
+        """Compute batches as a chunk. If that fails, compute only the first batch, so that an error is raised for the
+        batch that causes it."""
         try:
             # results are used in any mode; a model's autocast must not affect images
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):

@@ -251,7 +251,7 @@ class Evaluator:
         elif type(owner) is Image:
             key = (function.attr, *args, *kwargs.values())
             if not all(map(objects.is_plain, key)) or key not in METHODS or not kwargs.keys() <= {"mode"}:
-                raise NotUnderstood(f"it uses the image's {function.attr} with unsupported arguments")
+                raise NotUnderstood(f"it calls the image's {function.attr}() with unsupported arguments")
             return self._apply(METHODS[key], (owner,), {})
         elif type(owner) is dict and function.attr in ("items", "keys", "values") and not args and not kwargs:
             return self._create(getattr(owner, function.attr)())

@@ -59,9 +59,11 @@ def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
 
 
 def erased(sizes, u, area, log_ratio, parts=1):
-    """Return the arrays of a random window in each image, and (N,) bool, False if none of ten tries fits the image.
+    """Return the arrays of a step for a random window in each image, and a bool array (N,) that is False for images
+    into which none of ten windows fits.
 
-    A window's share of the image's area is drawn from ``area`` (low, high) and divided by ``parts``. ``u`` is (N, 22).
+    A window's share of the image's area is drawn from ``area`` (low, high) and divided by ``parts``. ``u`` has random
+    numbers from 0 to 1, (N, 22).
     """
     area = sizes.prod(1)[:, None] * (area[0] + (area[1] - area[0]) * u[:, :10]) / parts
     aspect = np.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * u[:, 10:20])

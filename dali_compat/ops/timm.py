@@ -188,6 +188,6 @@ def resize_by_choice(images, arrays, *, interpolations, like):
 
 @kernel(in_batches=True)
 def erase_with_color(images, arrays):
-    """Fill a window with one normal number per channel, as timm does in mode "rand"."""
+    """Fill a window with one normally distributed random number per channel, as timm does in mode "rand"."""
     colors = normals(arrays["key"], images.shape[1], images.device).to(images.dtype)
     return images.where(~within(images, arrays), colors[:, :, None, None])

@@ -72,8 +72,8 @@ def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
 
 
 def _as_warp(s: Step, options: Options, decoded: bool) -> Step:
-    """Return the warp that replaces a rotate, affine or perspective step. Its draw computes the matrix or the
-    coefficients."""
+    """Return the warp that replaces a rotate, affine or perspective step. The Draw of the new step computes the matrix
+    or the coefficients."""
     how = s.kwargs
     args = tuple((name, how[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":

@@ -68,7 +68,7 @@ def tracing(on: bool, exact: bool = False):
 
 
 def record_reason(reason: str) -> None:
-    """In a trial, record why an image is computed, as a predicate such as "uses its pixels"."""
+    """In a trial, record why an image is computed and not deferred, with a verb phrase such as "uses its pixels"."""
     if SWITCHES.reasons is not None:
         SWITCHES.reasons.add(reason)
 

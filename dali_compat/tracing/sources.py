@@ -139,7 +139,7 @@ class FileTable:
         _ENTRY.pack_into(self._entries, slot * _ENTRY.size, record, zlib.crc32(record))
 
     def leave_to_pillow(self, slot: int, key: int) -> None:
-        """Record that DALI failed to decode a file, so that it is no longer deferred."""
+        """Record that DALI failed to decode a file. From now on, Pillow decodes the file in the worker."""
         header = np.frombuffer(self._entry(slot)[0], FACTS)[0].copy()
         if header["keys"] == key:
             header["kinds"] = PIL

@@ -146,7 +146,7 @@ for model, called in (("resnet18", "ResNet-18, eager"), ("vit_s_16", "ViT-S/16")
 _TOOLKIT = [read(name)["images"] for name in {row["file"] for row in all_rows(benchmark="toolkit")}]
 claim(
     MEASURED,
-    "copies of {} ImageNet photos, {:,} or more files in all",
+    "at least {1:,} files, which are copies of {0} ImageNet photos",
     *{images["different_images"] for images in _TOOLKIT},
     min(images["files"] for images in _TOOLKIT),
 )

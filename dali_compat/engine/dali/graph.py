@@ -147,9 +147,8 @@ def _warp(images, arrays, interp_type, **how):
 
 
 def _truncated_inside(images, warped, arrays, fill):
-    """Return warped floats truncated to uint8, with ``fill`` at positions outside of the input ``images``, as Pillow
-    does. Positions in the outer half of a border pixel keep the value of ``warped``, which repeats the border, as in
-    Pillow."""
+    """Return warped floats truncated to uint8, with ``fill`` if the source position lies outside of ``images``, as
+    Pillow does. The outer half of a border pixel counts as inside. There, ``warped`` repeats the border."""
     warped = fn.cast(warped - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits

@@ -1,8 +1,8 @@
 """Input arrays of a DALI pipeline, and its outputs as torch tensors.
 
-DALI copies all inputs except images in memory. Later, one of DALI's threads acquires the GIL to release these images.
-Before Python 3.11.10, a process that is forked at that moment hangs (CPython issue 112275), so DALI then copies images
-as well.
+DALI copies all inputs, except images that are already in memory. One of DALI's threads later acquires the GIL to
+release these images. In Python versions before 3.11.10, a process that is forked at that moment hangs (CPython issue
+112275), so with these versions DALI also copies the images.
 """
 
 from __future__ import annotations
