@@ -593,13 +593,13 @@ REFUSED = {
     "the image's size": (lambda im: WEAK(im) if im.size[0] > 30 else STRONG(im), "uses the image's size$"),
     "another mode": (
         lambda im: WEAK(im.convert("HSV").convert("RGB")),
-        "the image's convert with unsupported arguments",
+        r"the image's convert\(\) with unsupported arguments",
     ),
     "convert without a mode": (lambda im: WEAK(im.convert()), "with unsupported arguments"),
     "convert with more arguments": (lambda im: WEAK(im.convert("L", dither=None)), "with unsupported arguments"),
     "half with more arguments": (
         lambda im: TO_TENSOR(im).half(memory_format=torch.channels_last),
-        "the image's half with unsupported arguments",
+        r"the image's half\(\) with unsupported arguments",
     ),
     "half itself": (lambda im: [WEAK(im), im.half], "uses the image's half$"),
     "getattr": (lambda im: WEAK(im) if getattr(im, "mode", "L") == "L" else STRONG(im), r"uses getattr\(\)$"),
