@@ -184,7 +184,7 @@ def rows_of(
     tolerant = is_substitute or epoch.errors.policy != "raise"
     rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
     if tabled is None:
-        _fetch(rows, list(range(len(rows))))
+        _fetch(rows)
     samples = rows.samples
     if any(transforms_of(leaf)[1] for leaf in samples.leaves):
         samples.targets = list(as_list(samples.targets))
@@ -200,9 +200,9 @@ def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
     return samples
 
 
-def _fetch(rows: Rows, chosen: list[int]) -> None:
-    """Read the bytes of the ``chosen`` rows that are not files."""
-    fetcher, sources = rows.epoch.fetcher, rows.sources
+def _fetch(rows: Rows) -> None:
+    """Read the bytes of all images that are not files."""
+    fetcher, sources, chosen = rows.epoch.fetcher, rows.sources, list(range(len(rows)))
     if fetcher is not None:
         objects = [row for row in chosen if is_object(sources[row])]
         failed = fetcher.take([sources[row] for row in objects])  # type: ignore[misc]  # all are objects
