@@ -13,7 +13,7 @@ from PIL.Image import Image
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .epoch.collate import UserCollate, add_remedy
-from .epoch.fallback import fallback_iterator
+from .epoch.fallback import MultiProcessIterator, SingleProcessIterator
 from .epoch.history import History
 from .epoch.iterator import OrderedIterator
 from .epoch.on_error import Errors, SampleError, checked_policy
@@ -21,13 +21,14 @@ from .epoch.preview import preview
 from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
 from .epoch.stats import LoaderStats, Stats
-from .epoch.traced import traced_iterator
+from .epoch.traced import TracedMultiProcess, TracedSingleProcess
 from .errors import with_remedy
 from .routes import FallbackRoute, Route, choose, in_processes
 from .routes.dali import DaliRoute
 from .routes.explain import explain, summary
 from .routes.resident import ResidentRoute
 from .runtime import Patched
+from .runtime.dataset_base import suppress_warning
 from .runtime.decorators import no_compile
 from .runtime.forks import end_daemons_at_exit
 from .runtime.internals import PREPARED
@@ -204,7 +205,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Return the numbers of batches and images that this loader has returned, and the time spent in next(). If
         ``reset`` is True, restart the counters at zero. Thread-safe. The logger "dali_compat" logs the counts at level
         INFO after each epoch."""
-        return self._stats.read(self._kept(), reset)
+        return self._stats.read(self._route, reset)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's state after the last batch that next() has returned, as plain data for a checkpoint or
@@ -225,13 +226,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         self._history.load(self, self._route, state_dict, strict)
         self._iterator = None  # drop the iterator that persistent_workers keeps
 
-    def _kept(self) -> DaliRoute | ResidentRoute | None:
-        """Return the route, or None if it is torch's own loader, which keeps no pixels between epochs."""
-        return None if isinstance(self._route, FallbackRoute) else self._route
-
     def close(self) -> None:
         """Free the pipelines' threads, pinned memory and device memory. The loader can be iterated again."""
-        self._stats.hold(self._kept())
+        self._stats.hold(self._route)
         if self._route is not None and not isinstance(self._route, FallbackRoute):
             self._route.close()
             self._route = None
@@ -243,7 +240,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         try:
             if isinstance(before := self._iterator, OrderedIterator):
                 route = self._choose_route(start=True)
-                if in_processes(route):
+                if in_processes(route) or type(route) is not type(before.route):
                     before.end()
                     self._iterator = self._iterator_of(route, before.progress)
                     return self._iterator
@@ -265,12 +262,14 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def _iterator_of(self, route: Route, before: Progress | None = None) -> _BaseDataLoaderIter:
         """Return a new iterator. ``before`` is the progress of the persistent iterator that it replaces, or None."""
-        if isinstance(route, FallbackRoute):
-            return fallback_iterator(self, route.device, before)
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
-        if route.table is not None:
-            return traced_iterator(self, route, before)
+        if in_processes(route):
+            suppress_warning()  # of data sets that torch's loader reads
+            own = isinstance(route, FallbackRoute)
+            if self.num_workers:
+                return (MultiProcessIterator if own else TracedMultiProcess)(self, route, before)
+            return (SingleProcessIterator if own else TracedSingleProcess)(self, route, before)
         route.begin_decoder()  # if CUDA was not initialized in the constructor
         return OrderedIterator(self, route)
 
@@ -292,18 +291,6 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Issue torch's warning about more processes than cores, if this loader uses processes."""
         if self._fallback_reason or (self._route is not None and in_processes(self._route)):
             super().check_worker_number_rationality()
-
-    def _choose_dali_route(self) -> DaliRoute | ResidentRoute:
-        """Return the route for a persistent iterator's next epoch. Raise RuntimeError if that epoch needs torch's own
-        loader."""
-        route = self._choose_route(start=True)
-        if isinstance(route, FallbackRoute) or in_processes(route):
-            why = route.reason if isinstance(route, FallbackRoute) else getattr(route, "why", "")
-            raise RuntimeError(
-                f"a persistent iterator cannot switch to PyTorch's loader, which the next epoch needs because {why}; "
-                "pass persistent_workers=False"
-            )
-        return route
 
     def __getstate__(self) -> dict[str, Any]:
         if self._fallback_reason:

@@ -46,9 +46,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def advance(self) -> None:
-        """Start loading replacements for samples that have failed so far. The default does nothing."""
-
     def discard(self) -> None:
         raise NotImplementedError
 
@@ -74,7 +71,6 @@ class Batch:
     def outcome(self) -> Any:
         """Return the transformed images, or raise the stored error."""
         with torch.autocast(self.epoch.route.device.type, enabled=False):  # a model's autocast must not affect images
-            self.advance()
             if self.error is not None:
                 raise self.error
             return self._images()

@@ -47,16 +47,15 @@ class DaliBatch(Batch):
     """A batch whose images are decoded by DALI, a GPU's JPEG engine or PIL.
 
     These methods are called in order. Only start() and finish() are required. finish() does the work of methods that
-    were not called. If one of the methods 2 to 6 fails, its exception is stored, the methods after it do nothing, and
+    were not called. If one of the methods 2 to 5 fails, its exception is stored, the methods after it do nothing, and
     finish() raises the exception.
 
     1. request: request objects from object storage.
     2. announce: let other processes read headers.
     3. start: find samples, draw random arguments, submit rows to their decoders.
     4. decode: submit files to a GPU's JPEG engine.
-    5. advance: start loading replacements for samples that have failed.
-    6. prepare: do the work of finish() that runs no user code.
-    7. finish: return the batch that torch's loader would return.
+    5. prepare: do the work of finish() that runs no user code.
+    6. finish: return the batch that torch's loader would return.
 
     discard() may be called at any time.
 
@@ -115,24 +114,12 @@ class DaliBatch(Batch):
             self._rows.receive_headers()
             self.waits_for_headers = False
         self._group()
-        if self._bad:
-            self._substitute()
 
     @stage
     def decode(self) -> None:
         """Submit JPEGs to the GPU's JPEG engine. Call after start()."""
         for _, decoding in self._pending:
             decoding.decode()
-
-    @stage
-    def advance(self) -> None:
-        """If on_error="replace", start loading a replacement for each sample that has failed so far. Call after
-        start()."""
-        if not self.epoch.advances:
-            return
-        for _, decoding in self._pending:
-            decoding.check_failures()
-        self._substitute()
 
     @stage
     def prepare(self) -> None:

@@ -60,21 +60,15 @@ class PilGroup:
             chains = [(one.steps, partial(batch.compute_one, one.steps, row)) for one in plan.chains]
             self._futures[row] = batch.epoch.in_thread(pil.load, batch.sources[row], chains)
 
-    def failed(self) -> dict[int, Exception]:
-        """Return a dictionary of the rows that have failed so far and their errors."""
-        errors = {row: future.exception() for row, future in self._futures.items() if future.done()}
-        return {
-            row: error if isinstance(error, ImageTooSmall) else self._batch.unreadable(row, error)
-            for row, error in errors.items()
-            if isinstance(error, Exception)
-        }
-
     def result(self, failures: dict[int, Exception]) -> RowImages:
         wait(self._futures.values())
-        failures.update(self.failed())
         made, device = {}, self._batch.epoch.route.device
         for row, future in self._futures.items():
-            if row not in failures:
+            error = future.exception()
+            if isinstance(error, Exception):
+                too_small = isinstance(error, ImageTooSmall)
+                failures[row] = error if too_small else self._batch.unreadable(row, error)
+            else:
                 views = tuple(to_device(view, device) for view in future.result())
                 made[row] = views if self._plan.views else views[0]
         self._futures = {}

@@ -58,12 +58,11 @@ class Epoch(Generic[R]):
         in_workers: whether num_workers > 0.
         errors: policy of on_error, and the samples that have failed.
         candidates: indices of samples that may replace others.
-        advances: whether batches may need advance().
         prefetches: whether the prefetch thread starts batches.
         prepares: whether the prefetch thread may call prepare(), because no step is user code.
     """
 
-    advances = prefetches = False
+    prefetches = False
     fetcher: Fetcher | None = None  # None if no image is in object storage
     engine: VerifiedEngine | None = None  # the GPU's JPEG engine; None if it is not used
 
@@ -131,7 +130,6 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.folder = current_folder()  # user code may change the working directory
         made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
-        self.advances = self.errors.policy == "replace"
         self.prefetches = self.may_prefetch()
         self.prefetcher = self._new_prefetcher(loader)
         self.fetcher = Fetcher() if any(objects_of(leaf) is not None for leaf in known) else None

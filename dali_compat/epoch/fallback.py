@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import (
 from ..data.base_datasets import locate, sample
 from ..errors import read_error, remedy_of, with_remedy
 from ..randoms import replacement
-from ..runtime.dataset_base import QuietWorker, suppress_warning
+from ..runtime.dataset_base import QuietWorker
 from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import end_daemons_at_exit
@@ -33,24 +33,14 @@ from .samplers import replacement_indices
 from .stats import Meter
 
 
-def fallback_iterator(loader, device: torch.device, before: Progress | None = None) -> TorchIterator:
-    """Return torch's own iterator, with batches moved to ``device``. ``before`` is the progress of the persistent
-    iterator that it replaces, or None."""
-    suppress_warning()  # the fallback is reported already
-    if not loader.num_workers:
-        return SingleProcessIterator(loader, device, before)
-    loader.check_worker_number_rationality()
-    return MultiProcessIterator(loader, device, before)
-
-
 class TorchIterator(_BaseDataLoaderIter):
     """Base class that moves batches to the loader's device. Subclasses also derive from one of torch's iterators."""
 
     _count = 0  # number of samples of the current batch
     _dataset_fetcher: Any
 
-    def __init__(self, loader, device: torch.device, before: Progress | None):
-        self._device = device
+    def __init__(self, loader, route: Any, before: Progress | None):
+        self._device = route.device
         self._drawn: deque[Any] = deque()  # indices that _resume() has drawn ahead
         self._begin(loader, before)
         super().__init__(self._wrapped(loader))
@@ -91,7 +81,7 @@ class TorchIterator(_BaseDataLoaderIter):
             self._to_reload = self.progress.restart(loader)
             self._remaining = iter(self.progress.rest(loader)) if self.progress.rank_order.origin else None
         self._errors = loader._errors
-        self._errors.begin()
+        self._errors.begin(bool(self._to_reload))
         self._meter: Meter = loader._stats.begin(loader.collate_fn)
         self._meter.follow(self)
         # (number of samples, None if unknown; indices) of each batch in flight
@@ -116,13 +106,14 @@ class TorchIterator(_BaseDataLoaderIter):
         if not self._reloads_batches(loader):
             self._skip_drawn(loader)
         self._consumed = self.progress.given, self.progress.samples
-        while self._consumed[0] < self._to_reload:
+        while (before := self._consumed[0]) < self._to_reload:
             try:
                 self._next_one()
             except StopIteration:
                 break
             except Exception:  # was raised before the checkpoint, too
-                continue
+                if self._consumed[0] == before:  # not an error of a batch, but for example of a worker that has died
+                    raise
         if self._to_reload:
             self.progress.record_returned(*self._consumed, self._last)
         states = {"dataset": self.progress.dataset_state}
@@ -218,8 +209,8 @@ class TorchIterator(_BaseDataLoaderIter):
 
 
 class SingleProcessIterator(TorchIterator, _SingleProcessDataLoaderIter):
-    def __init__(self, loader, device: torch.device, before: Progress | None):
-        super().__init__(loader, device, before)
+    def __init__(self, loader, route: Any, before: Progress | None):
+        super().__init__(loader, route, before)
         progress, fetcher = self.progress, self._dataset_fetcher
         if isinstance(self._dataset, data.IterableDataset) and progress.dataset_state and not progress.resumes:
             fetcher.dataset_iter = _next_epoch(self._dataset, fetcher.dataset_iter)

@@ -72,7 +72,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         else:  # forked child: batches in flight belong to the parent
             leak_in_child((self._drawn, self._prefetch_thread))
             self._drawn, self._prefetch_thread = deque(), None
-        self._begin(loader, loader._choose_dali_route())
+        self._begin(loader, loader._route)  # just chosen by iter()
 
     def _begin(self, loader, route: Any) -> None:
         # torch's persistent workers continue their RNG; this loader advances the seed instead
@@ -162,9 +162,6 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._draw_indices()
         self._start_batches()
         self._stop_at_the_end()
-        if self._epoch.advances:
-            for batch in islice(self._drawn, self._epoch.route.depth):
-                batch.advance()
         return self._finish_first()
 
     def _stop_at_the_end(self) -> None:
@@ -249,6 +246,10 @@ class OrderedIterator(_BaseDataLoaderIter):
         for batch in islice(self._drawn, self._epoch.route.depth):
             if not batch.started:
                 batch.start()
+
+    @property
+    def route(self) -> Any:
+        return self._epoch.route
 
     def end(self) -> None:
         """Discard the batches in flight, because another iterator replaces this one."""

@@ -63,9 +63,10 @@ class Errors:
     def found(self) -> list[SampleError]:
         return list(self._found.values())
 
-    def begin(self) -> None:
-        """Begin or resume an epoch. A resumed epoch continues its count of failures."""
-        self._epoch, self._count, self._so_far = self._epoch + 1, self._so_far, 0
+    def begin(self, reloads: bool = False) -> None:
+        """Begin or resume an epoch. A resumed epoch continues its count of failures, unless it ``reloads`` its earlier
+        batches."""
+        self._epoch, self._count, self._so_far = self._epoch + 1, 0 if reloads else self._so_far, 0
 
     def state(self) -> dict[str, Any]:
         """Return all failures as plain data. An index that is not a number is stored as text."""

@@ -79,11 +79,6 @@ class RowsDecoding:
             if isinstance(group, PlanesGroup):
                 group.decode()
 
-    def check_failures(self) -> None:
-        for group in self._groups:
-            if isinstance(group, PilGroup) and (failures := group.failed()):
-                self._batch.fail_rows(failures)
-
     def result(self) -> RowImages:
         """Return the rows that succeeded, and their transformed images. Pass the errors of other rows to
         fail_rows()."""

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..data.base_datasets import leaves_of
 from .on_error import Errors
+from .progress import load_object_states, object_states
 from .samplers import sampler_generators
 
 _SIDE, _GAP, _TITLE = 224, 6, 20  # pixels
@@ -40,7 +41,7 @@ def preview(loader: Any, count: int) -> Image.Image:
     if count < 1:
         raise ValueError(f"count of preview() must be 1 or more, got {count}")
     generators = sampler_generators(loader, all_of_them=True)
-    before, clone = generators.states(), copy.copy(loader)
+    before, clone, users = generators.states(), copy.copy(loader), object_states(loader)
     vars(clone).update(_iterator=None, _errors=Errors(loader.on_error, loader.on_error_in_python))
     try:
         samples: list[PreviewSample] = []
@@ -53,6 +54,7 @@ def preview(loader: Any, count: int) -> Image.Image:
                 break
     finally:
         generators.set(before)
+        load_object_states(loader, users)
         clone.close()
     if not samples:
         raise ValueError("preview() found no images, because the loader returned no batch")

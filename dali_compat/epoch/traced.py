@@ -22,7 +22,6 @@ from ..data.headers import Headers, headers_of
 from ..errors import InconsistentEngine
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
-from ..runtime.dataset_base import suppress_warning
 from ..tracing.nodes import tracing
 from ..tracing.sources import FileTable
 from ..tracing.trial import table_of
@@ -34,15 +33,6 @@ from .prefetch_thread import PrefetchThread
 from .progress import Progress
 from .stats import Meter
 from .traced_batch import ReceivedBatch, discard_all, finish_first, start_all
-
-
-def traced_iterator(loader: Any, route: DaliRoute, before: Progress | None = None) -> _TracedIterator:
-    """Return an iterator over a custom data set. ``before`` is the progress of the persistent iterator that it
-    replaces, or None."""
-    suppress_warning()  # the warning that torch's loader reads the data set
-    if not loader.num_workers:
-        return _SingleProcess(loader, route, before)
-    return _MultiProcess(loader, route, before)
 
 
 class TracedEpoch(DaliEpoch):
@@ -88,7 +78,7 @@ class _TracedIterator(TorchIterator):
         assert route.table is not None
         self._route, self._loader, self._table, self._exact = route, loader, route.table, loader.exact
         self._ready: deque[ReceivedBatch] = deque()
-        super().__init__(loader, route.device, before)
+        super().__init__(loader, route, before)
         self._loader = None  # else loader and iterator would form a reference cycle
 
     # ---- arguments of torch's loader
@@ -215,7 +205,7 @@ class _TracedIterator(TorchIterator):
         return super().in_flight + len(self._ready)
 
 
-class _SingleProcess(_TracedIterator, SingleProcessIterator):
+class TracedSingleProcess(_TracedIterator, SingleProcessIterator):
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         begin_tracing(table_of(loader.dataset))
         super().__init__(loader, route, before)
@@ -225,7 +215,7 @@ class _SingleProcess(_TracedIterator, SingleProcessIterator):
             self._end_epoch()
 
 
-class _MultiProcess(_TracedIterator, MultiProcessIterator):
+class TracedMultiProcess(_TracedIterator, MultiProcessIterator):
     _receives_ahead = False
     _undrawn = 0  # number of indices that were not drawn when batches were received ahead, and still have to be
 
@@ -300,7 +290,7 @@ class _MultiProcess(_TracedIterator, MultiProcessIterator):
             info = self._task_info[self._rcvd_idx]
         return len(info) > 1
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in _SingleProcess
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # as in TracedSingleProcess
         if not is_finalizing():
             self._end_epoch(may_hold_lock=in_the_package())
         super().__del__()
