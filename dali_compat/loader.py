@@ -20,6 +20,7 @@ from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.preview import preview
 from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
+from .epoch.samplers import is_known, samplers_of
 from .epoch.stats import LoaderStats, Stats
 from .epoch.traced import TracedMultiProcess, TracedSingleProcess
 from .errors import with_remedy
@@ -194,11 +195,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if self._fallback_reason:
             return self._fallback_reason
         self._route = choose(self, self._route)
-        return explain(self, self._route, wide)
+        return explain(self, self._route, wide, "" if is_known(self) else type(samplers_of(self)[-1]).__name__)
 
     def preview(self, count: int = 16) -> Image:
         """Return a picture of the next epoch's first ``count`` samples, with their labels, boxes and masks. The next
-        epoch is not affected."""
+        epoch is not affected, unless a custom sampler or data set keeps a position and has no state_dict()."""
         return preview(self, count)
 
     def stats(self, reset: bool = False) -> LoaderStats:
@@ -264,14 +265,16 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         """Return a new iterator. ``before`` is the progress of the persistent iterator that it replaces, or None."""
         if isinstance(route, ResidentRoute):
             return ResidentIterator(self, route)
-        if in_processes(route):
-            suppress_warning()  # of data sets that torch's loader reads
-            own = isinstance(route, FallbackRoute)
-            if self.num_workers:
-                return (MultiProcessIterator if own else TracedMultiProcess)(self, route, before)
-            return (SingleProcessIterator if own else TracedSingleProcess)(self, route, before)
-        route.begin_decoder()  # if CUDA was not initialized in the constructor
-        return OrderedIterator(self, route)
+        if isinstance(route, DaliRoute) and route.table is None:
+            route.begin_decoder()  # if CUDA was not initialized in the constructor
+            return OrderedIterator(self, route)
+        suppress_warning()  # of data sets that torch's loader reads
+        several = self.num_workers > 0
+        if isinstance(route, FallbackRoute):
+            return (MultiProcessIterator if several else SingleProcessIterator)(self, route, before)
+        made = (TracedMultiProcess if several else TracedSingleProcess)(self, route, before)
+        route.begin_decoder()  # not before the workers are forked, because a fork waits for it
+        return made
 
     @end_daemons_at_exit
     @with_remedy()

@@ -26,6 +26,8 @@ from ..runtime.decorators import one_at_a_time
 from ..runtime.device import moved
 from ..runtime.forks import end_daemons_at_exit
 from ..runtime.internals import file_of
+from ..tracing import worker
+from ..tracing.worker import SeededIndex, SeededIndices
 from .collate import add_remedy, collate_by_default
 from .on_error import ATTEMPTS, NOTHING, Errors
 from .progress import Progress, load_object_states
@@ -148,6 +150,10 @@ class TorchIterator(_BaseDataLoaderIter):
         else:
             known = hasattr(index, "__len__")
             self._requested.append((len(index), list(index)) if known else (None, ()))
+        return self._seeded(index)
+
+    def _seeded(self, index: Any) -> Any:
+        """Return an index, or the indices of a batch, with the seeds that a worker needs."""
         return index
 
     @end_daemons_at_exit
@@ -222,6 +228,12 @@ class SingleProcessIterator(TorchIterator, _SingleProcessDataLoaderIter):
 
 
 class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
+    def _seeded(self, index: Any) -> Any:
+        if not isinstance(self._dataset, _OnErrorDataset):
+            return index
+        self.progress.seeded(int(self._base_seed))  # torch sends the first indices before __init__() records the seed
+        return (SeededIndices if self._auto_collation else SeededIndex)(index, self.progress.seed)
+
     def _process_data(self, *args):
         self._count_consumed()
         return super()._process_data(*args)
@@ -291,8 +303,7 @@ class _OnErrorDataset(data.Dataset):
             index = self._candidates[replacement(self._seed(), int(requested), len(failures), len(self._candidates))]
 
     def _seed(self) -> int:
-        info = data.get_worker_info()
-        return self.seed if info is None else info.seed - info.id
+        return self.seed if data.get_worker_info() is None else worker.epoch_seed
 
 
 class _OnErrorCollate:

@@ -37,7 +37,8 @@ class OrderedIterator(_BaseDataLoaderIter):
     """The iterator that ``iter(loader)`` returns.
 
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
-    ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. A thread
+    ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. The indices
+    of a custom sampler, which may depend on the training loop, are then drawn batch by batch. A thread
     (prefetch_thread.py) prepares batches that run no user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
@@ -59,7 +60,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         if loader.num_workers:  # torch also calls iter() of the sampler twice
             self._sampler_iter = iter(self._index_sampler)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
-        self._max_draw_ahead = max_draw_ahead(self._index_sampler, unknown=sys.maxsize)
+        self._max_draw_ahead = max_draw_ahead(self._index_sampler)
         self._drawn: deque[Any] = deque()
         self._begin(loader, route)
 

@@ -63,7 +63,7 @@ class Progress:
         self.stateful_sampler = stateful_sampler(loader)
         self.users: dict[str, Any] = {}  # object_states() before iter()
         self._is_unknown = not is_known(loader)
-        self._before: dict[str, Any] = {}  # custom samplers: generator states after the previous draw
+        self._before: dict[str, Any] = {}  # custom samplers: snapshot of the generators after the previous draw
         # (number of batches drawn, state of the stateful sampler), from the last batch returned on
         self._sampler_states: deque[tuple[int, Any]] = deque()
         if self._is_unknown or torch_workers:
@@ -87,7 +87,7 @@ class Progress:
             self.at_first = self.generators.states()
         if self.stateful_sampler is not None and not self._sampler_states:
             self._save_sampler_state()
-        before = self.generators.states() if self._is_unknown else {}
+        before = self.generators.snapshot() if self._is_unknown else {}
         others = _changed(self._before, before)
         try:
             index = next(indices)
@@ -95,7 +95,7 @@ class Progress:
             self.exhausted = True
             raise
         finally:
-            self._before = self.generators.states() if self._is_unknown else {}
+            self._before = self.generators.snapshot() if self._is_unknown else {}
             if others:
                 self.mixed |= others & _changed(before, self._before)
         self.drawn += 1

@@ -130,8 +130,7 @@ class _TracedIterator(TorchIterator):
                 self._position = self.progress.samples
         return super()._draw()
 
-    def _next_index(self) -> Any:
-        index = super()._next_index()
+    def _seeded(self, index: Any) -> Any:
         if not self._num_workers or not self._indexed:
             return index
         assert self._position is not None

@@ -34,15 +34,16 @@ class Explanation(str):
         return f"<table>{''.join(rows)}</table>"
 
 
-def explain(loader, route: Route, wide: bool = False) -> Explanation:
-    """Return the text of loader.explain(wide). Transforms take two lines each if the terminal is narrow."""
+def explain(loader, route: Route, wide: bool = False, sampler: str = "") -> Explanation:
+    """Return the text of loader.explain(wide). Transforms take two lines each if the terminal is narrow. ``sampler`` is
+    the class of a custom sampler, or "" if all samplers are torch's."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # on_error does not apply to iterable data sets
     if isinstance(route, FallbackRoute):
         lines, ignored = _fallback_lines(loader, route, tolerant)
     elif isinstance(route, ResidentRoute):
         lines, ignored = _resident_lines(loader, route, wide)
     else:
-        lines, ignored = _dali_lines(loader, route, wide)
+        lines, ignored = _dali_lines(loader, route, wide, sampler)
     if loader.on_error != "raise" and tolerant:
         what = "raises an error" if loader.on_error_in_python else "cannot be read"
         lines.append(f"  a sample that {what} is {'skipped' if loader.on_error == 'skip' else 'replaced by another'}")
@@ -69,7 +70,7 @@ def _resident_lines(loader, route: ResidentRoute, wide: bool) -> tuple[list[str]
     return [route.describe(), *_plan_lines(route, wide)], _without_effect(loader, route)
 
 
-def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[str]]:
+def _dali_lines(loader, route: DaliRoute, wide: bool, sampler: str) -> tuple[list[str], list[str]]:
     batches = f"{route.depth} {'batch' if route.depth == 1 else 'batches'} in flight"
     depth = f"{_threads(route)}, {batches}, DALI {dali_version()}"
     kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
@@ -78,6 +79,9 @@ def _dali_lines(loader, route: DaliRoute, wide: bool) -> tuple[list[str], list[s
     if compared := route.compared_jpegs:
         lines.append(f"  {compared}")
     lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
+    if sampler and not loader.num_workers and route.table is None:
+        why = f"because {sampler} may depend on the training loop"
+        lines.append(f"  batches are not loaded ahead, {why}; with num_workers=1, they are")
     if route.table is not None:
         where = f"{loader.num_workers} worker processes" if loader.num_workers else "your thread"
         several = f"; a sample has {len(route.images)} images" if len(route.images) > 1 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -59,15 +60,18 @@ class TracedCollate:
         return pack_batch(self._function(samples))
 
 
-class SeededIndices(list[Any]):
-    """Indices of a batch. Iterating over them, as torch's fetcher does in a worker, seeds the generators for each
-    sample.
+epoch_seed = 0  # in a worker, the seed of the epoch that the current sample belongs to
 
-    A sample's random numbers thus depend on the epoch's ``seed`` and the sample's position, not on the number of
-    workers. ``positions`` are the samples' positions in the epoch, counted over all ranks.
+
+class SeededIndices(list[Any]):
+    """Indices of a batch, with the epoch's ``seed``. Iterating over them, as torch's fetcher does in a worker, sets
+    ``epoch_seed``, and seeds the generators for each sample if there are ``positions``.
+
+    A sample's random numbers thus depend on the epoch's seed and the sample's position, not on the number of workers.
+    ``positions`` are the samples' positions in the epoch, counted over all ranks.
     """
 
-    def __init__(self, indices: Any, seed: int, positions: range):
+    def __init__(self, indices: Any, seed: int, positions: range | None = None):
         super().__init__(indices)
         self._seed, self._positions = seed, positions
 
@@ -75,24 +79,27 @@ class SeededIndices(list[Any]):
         if data.get_worker_info() is None:
             yield from super().__iter__()
             return
-        for index, position in zip(super().__iter__(), self._positions, strict=True):
-            seed_generators(self._seed, position)
-            yield index
+        positions = repeat(None, len(self)) if self._positions is None else self._positions
+        for index, position in zip(super().__iter__(), positions, strict=True):
+            yield seeded_index(index, self._seed, position)
 
     def __reduce__(self) -> Any:
         return SeededIndices, (self[:], self._seed, self._positions)
 
 
-def seeded_index(index: Any, seed: int, position: int) -> Any:
-    seed_generators(seed, position)
+def seeded_index(index: Any, seed: int, position: int | None) -> Any:
+    global epoch_seed
+    epoch_seed = seed
+    if position is not None:
+        seed_generators(seed, position)
     return index
 
 
 class SeededIndex:
-    """The index of a sample that is loaded without batching. Unpickling seeds the generators, as in SeededIndices, and
-    returns ``index``."""
+    """The index of a sample that is loaded without batching. Unpickling returns ``index``. It sets ``epoch_seed`` and
+    seeds the generators, as in SeededIndices."""
 
-    def __init__(self, index: Any, seed: int, position: int):
+    def __init__(self, index: Any, seed: int, position: int | None = None):
         self._arguments = index, seed, position
 
     def __reduce__(self) -> Any:

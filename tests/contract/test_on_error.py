@@ -698,3 +698,57 @@ def test_a_worker_that_exits_is_an_error_and_no_bad_sample(own_root):
     loader = ours(dataset, 4, on_error="skip", on_error_in_python=True, num_workers=1, **ON_CPU)
     error = error_of(_epoch, loader)
     assert isinstance(error, RuntimeError) and "exited unexpectedly" in str(error) and loader.errors == []
+
+
+class Broken(data.Dataset):
+    """1,000 numbers, of which some cannot be read. torch's loader reads them, because there are no images."""
+
+    def __init__(self, *bad):
+        self.bad = bad
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        if index in self.bad:
+            raise OSError(f"bad {index}")
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("batch_size", [8, None])
+@pytest.mark.filterwarnings("ignore::dali_compat.BadImageWarning", "ignore:resuming from this state")
+def test_replacements_with_persistent_workers_differ_between_epochs_and_are_repeated_by_resuming(batch_size):
+    def loader():
+        torch.manual_seed(0)
+        options = dict(sampler=range(16), num_workers=1, persistent_workers=True, on_error="replace")
+        return DataLoader(Broken(3), batch_size, **options, **ON_CPU)
+
+    def epoch(one):
+        return torch.cat([batch.reshape(-1) for batch in one]).tolist()
+
+    whole = loader()
+    epochs = [epoch(whole) for _ in range(3)]
+    assert len({numbers[3] for numbers in epochs}) == 3
+    assert all(numbers[:3] == [0, 1, 2] and numbers[4:] == [*range(4, 16)] for numbers in epochs)
+    interrupted = loader()
+    epoch(interrupted)
+    next(iter(interrupted))
+    resumed = loader()
+    resumed.load_state_dict(interrupted.state_dict())
+    done = batch_size or 1
+    assert epoch(resumed) == epochs[1][done:] and epoch(resumed) == epochs[2]
+
+
+def test_failures_before_and_after_a_checkpoint_are_counted_once():
+    def loader():
+        return DataLoader(Broken(1, 2, 30), 4, sampler=range(40), num_workers=2, on_error="skip", **ON_CPU)
+
+    interrupted = loader()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BadImageWarning)
+        for _ in zip(range(4), interrupted, strict=False):
+            pass
+    resumed = loader()
+    resumed.load_state_dict(interrupted.state_dict())
+    with pytest.warns(BadImageWarning, match="epoch 0: 3 of 40 samples were skipped"):
+        assert len(list(resumed)) == 6

@@ -1,5 +1,6 @@
 """The samples and their order equal those of torch's loader under the same seed."""
 
+import queue
 import random
 
 import numpy as np
@@ -200,3 +201,34 @@ def test_wrong_index_of_a_concat_dataset_raises_torchs_error(folder, index):
             list(make(dataset, batch_sampler=[[0, index]]))
         errors.append((type(caught.value), str(caught.value)))
     assert errors[0][0] is errors[1][0] and errors[0][1].startswith(errors[1][1])
+
+
+class Fed(data.Sampler):
+    """Indices that the training loop puts into a queue, as in active learning."""
+
+    def __init__(self):
+        self.queue = queue.Queue()
+        self.queue.put(0)
+
+    def __iter__(self):
+        while (index := self.queue.get(timeout=60)) is not None:
+            yield index
+
+
+def test_sampler_that_the_loop_feeds_is_drawn_batch_by_batch(folder):
+    def indices(make):
+        sampler, found = Fed(), []
+        for images, _, index in make(folder, 1, sampler=sampler):
+            assert len(images) == 1
+            found += index.tolist()
+            sampler.queue.put(2 * len(found) if len(found) < 5 else None)
+        return found
+
+    assert indices(ours) == indices(stock) == [0, 2, 4, 6, 8]
+
+
+def test_explain_reports_that_a_custom_sampler_is_drawn_batch_by_batch(folder):
+    line = "batches are not loaded ahead, because Fed may depend on the training loop"
+    assert line in ours(folder, 1, sampler=Fed()).explain()
+    assert line not in ours(folder, 1, sampler=Fed(), num_workers=1).explain()
+    assert line not in ours(folder, 1, shuffle=True).explain()

@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import make_folder
 from PIL import Image
+from torch.utils import data
 from torchvision import transforms as T
 from torchvision import tv_tensors
 
@@ -135,3 +136,31 @@ def test_preview_raises_without_images_or_samples(folder):
         loader(FeaturesAndLabel(), fallback="silent").preview()
     with pytest.raises(ValueError, match="must be 1 or more, got 0"):
         loader(DALIImageFolder(folder, T.ToTensor())).preview(0)
+
+
+class Continuing(data.Sampler):
+    """A sampler with state_dict(). Each epoch continues where the one before it ended."""
+
+    def __init__(self, count):
+        self.count, self.at = count, 0
+
+    def __len__(self):
+        return self.count
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+    def __iter__(self):
+        for _ in range(self.count):
+            self.at += 1
+            yield (self.at - 1) % self.count
+
+
+def test_preview_restores_a_sampler_with_a_state(folder):
+    dataset = DALIImageFolder(folder, T.Compose([T.CenterCrop(16), T.ToTensor()]), return_index=True)
+    one = DataLoader(dataset, 2, sampler=Continuing(len(dataset)), device="cpu")
+    one.preview(2)
+    assert next(iter(one))[2].tolist() == [0, 1]

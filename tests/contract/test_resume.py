@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import os
 import random
 import time
 import warnings
@@ -1086,3 +1087,37 @@ def test_error_shows_a_state_that_is_not_a_loaders(folder):
     for wrong, message in (({"model": 1}, "got {'model': 1}"), ({"version": 99}, "'version' must be 1, got 99")):
         with pytest.raises(ValueError, match=message):
             loader(folder).load_state_dict(wrong)
+
+
+class Dying(data.Dataset):
+    """Numbers; the process that loads sample 5 exits if the file ``mark`` exists."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index == 5 and self.mark.exists():
+            os._exit(3)
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_worker_that_dies_while_earlier_batches_are_loaded_again_raises(tmp_path, num_workers):
+    dataset = Dying(tmp_path / "mark")
+    interrupted = loader(dataset, batch_size=4, num_workers=num_workers)
+    iterator = iter(interrupted)
+    for _ in range(4):
+        next(iterator)
+    state, rest = interrupted.state_dict(), [batch.tolist() for batch in iterator]
+    dataset.mark.touch()
+    resumed = loader(dataset, batch_size=4, num_workers=num_workers)
+    resumed.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(resumed)
+    dataset.mark.unlink()
+    resumed = loader(dataset, batch_size=4, num_workers=num_workers)
+    resumed.load_state_dict(state)
+    assert [batch.tolist() for batch in resumed] == rest and len(rest) == 6

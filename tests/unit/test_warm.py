@@ -46,6 +46,18 @@ class BlockingDecoder:
         self.closed += 1
 
 
+def test_begin_after_a_failed_start_of_a_thread_starts_another(monkeypatch):
+    made = BlockingDecoder()
+    made.go.set()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
+        with pytest.raises(RuntimeError, match="no thread"):
+            warm.begin(0, made)
+    warm.begin(0, made)
+    warm.finish()
+    assert made.calls == [0] and warm.known_jpeg_engines(0) is not None
+
+
 def test_begin_starts_once_per_device():
     made = BlockingDecoder()
     made.go.set()

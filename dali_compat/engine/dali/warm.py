@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ...runtime.forks import at_fork
+from ...runtime.forks import at_fork, new_lock
 from ...runtime.installation import most_jpeg_engines, nvjpeg_libraries
 
 _PATIENCE = 60  # seconds that a fork waits
@@ -60,16 +60,18 @@ class _Start:
 
 
 _starts: dict[int, _Start] = {}  # by device index
+_starting = new_lock()
 _others: list[threading.Thread] = []  # started by in_background()
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
     """Start a thread that opens nvJPEG on a device, unless it was started before. ``make(index)`` (by default
-    Handle(index)) opens nvJPEG."""
-    if index not in _starts:
-        start = _Start(make or Handle, index)
-        if _starts.setdefault(index, start) is start:
+    Handle(index)) opens nvJPEG. Raise RuntimeError if no thread can be started."""
+    with _starting:
+        if index not in _starts:
+            start = _Start(make or Handle, index)
             start.thread.start()
+            _starts[index] = start  # only if the thread runs, because other threads join it
 
 
 def jpeg_engines(index: int) -> int:
