@@ -190,7 +190,8 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
     hits = ((re.search(pattern, last), remedy) for pattern, remedy in _REMEDIES.items())
     default = _out_of_range(dataset, indices) if isinstance(error, IndexError) else ""
     if re.search("ind(ex|ices)", last) and not all(isinstance(index, (int, np.integer)) for index in indices):
-        default = f"The sampler must return integers, but it returned {indices!r:.80}"
+        returned = indices[0] if len(indices) == 1 else indices
+        default = f"The sampler must return integers, but it returned {returned!r:.80}"
     remedy = next((hit.expand(remedy) for hit, remedy in hits if hit), default)
     for row, index in enumerate(indices):
         text = text.replace(_ENTRY.format(row), name(index)) if "of the batch" in text else text
@@ -210,7 +211,8 @@ def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
                 break
             indices, dataset = [dataset.indices[index] for index in indices], dataset.dataset
         if not type(dataset).__module__.startswith(("torch", "dali_compat")):
-            return f"If index {last} has no sample, correct {type(dataset).__name__}.__len__(), which returns {size}"
+            which = f"index {last}" if len(indices) == 1 else "an index of this batch"
+            return f"If {which} has no sample, correct {type(dataset).__name__}.__len__(), which returns {size}"
     return ""
 
 

@@ -50,6 +50,7 @@ _REMEDIES = {
     ("uses the image's",): "do this with torchvision's transforms, or on the batch, in the training loop",
     ("makes several images from one",): "move their common transforms to the batch",
     ("compares the class",): "use isinstance()",
+    ("returns images in an object",): "return them in a tuple, list or dict",
     ("returns images, not tensors",): "convert them to tensors with ToTensor()",
     ("opens no image file in",): "pass images in memory to DALIArrayDataset",
     ("opens no image",): "open images with Image.open(file).convert('RGB'), in the thread that reads the samples",

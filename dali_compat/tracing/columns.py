@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 from torchvision import tv_tensors
 
 from ..data.headers import FACTS
 from ..runtime.device import mapped
 from .cells import Cell, Join
+from .hidden import computed, hidden_tensors
 from .nodes import Node
 from .operations import PixelFormat
 from .plans import (
@@ -136,7 +138,10 @@ class TracedBatch:
 
 
 def pack_batch(value: Any) -> TracedBatch:
-    """Convert the result of ``collate_fn`` to a TracedBatch. Deferred tensors without a plan are computed."""
+    """Convert the result of ``collate_fn`` to a TracedBatch. Deferred tensors are computed if they have no plan, or are
+    attributes of other objects than containers."""
+    for one, name in () if get_worker_info() else hidden_tensors(value):  # pickling computes those of a worker
+        object.__setattr__(one, name, mapped(getattr(one, name), computed))
     cells: list[Cell] = []
     placeholders: dict[int, Placeholder | None] = {}
     tensors: list[TracedTensor] = []  # keeps the tensors alive, so that their ids stay unique
@@ -160,9 +165,7 @@ def pack_batch(value: Any) -> TracedBatch:
         if len(rows) > 1 and _relative_cost([cells[row].node for row in rows]) > _MAX_RELATIVE_COST:  # type: ignore[misc]  # not None, as above
             for row in rows:
                 cells[row].value()
-    batch = TracedBatch(
-        mapped(value, lambda x: (placeholders[id(x)] or x._materialize()) if type(x) in REAL_CLASS else x)
-    )
+    batch = TracedBatch(mapped(value, lambda x: placeholders.get(id(x)) or computed(x)))
     batch.count = len(cells)
     # copied, as torch.stack does, because the data set may change its tensors before they are sent
     batch.computed_rows = [(row, cell.tensor.clone()) for row, cell in enumerate(cells) if cell.tensor is not None]

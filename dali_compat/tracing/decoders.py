@@ -31,6 +31,7 @@ DECODERS: dict[str, dict[str, tuple[type, ...]]] = {  # types of the first argum
     | {"read_image": _TYPES[1:3]},
     "torchcodec.decoders._image_decoders": dict.fromkeys(("decode_image", "decode_jpeg", "decode_png"), _TYPES),
 }
+_ENCODINGS = "jpeg", "mpo", "png"
 _SUPPORTED = ("cpu", "auto"), ("cpu", torch.uint8)  # device and output_dtype
 
 
@@ -49,10 +50,14 @@ def _node(original: Any, data: Any, mode: Any = "UNCHANGED", **kwargs: Any) -> N
         if data.dtype != torch.uint8 or data.ndim != 1 or not data.is_contiguous():
             return None
         data = data.numpy().tobytes()
+    elif isinstance(data, (str, Path)):
+        str(data).encode()  # raises an error if the decoders cannot open a file with this name
     with pillow_open(data if isinstance(data, (str, Path)) else io.BytesIO(data)) as image:
         file, name, encoding = node_of(image), original.__name__, str(image.format).lower()
     function = original if name != "read_image" else torchvision_image.decode_image
-    if file is None or not name.endswith(("image", encoding)) or not (encoding == "png" or _equals_pillow(function)):
+    if file is None or encoding not in _ENCODINGS or not name.endswith(("image", encoding)):
+        return None
+    if encoding != "png" and not _equals_pillow(function):
         return None
     pil_mode = {"RGB": "RGB", "GRAY": "L", "UNCHANGED": image.mode}.get(getattr(mode, "name", mode).upper(), "")
     device_and_dtype = str(kwargs.get("device", "cpu")), kwargs.get("output_dtype", "auto")

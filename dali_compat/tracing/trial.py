@@ -27,6 +27,7 @@ from ..randoms import generator_states, seed_generators
 from . import patches
 from .child import TrialFailed, described, run_in_child
 from .columns import has_plan, pack_batch
+from .hidden import hidden_tensors
 from .nodes import SWITCHES, Reasons, tracing
 from .plans import Key, split_steps
 from .sources import FileTable
@@ -196,12 +197,14 @@ def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
     descriptions.append(_attributes(loader.dataset))
     batch = _collated(loader, samples, table is not None)
     images = images or _trial_images(batch)[:: max(1, len(samples))]
-    reason = ""
+    reason, hidden = "", hidden_tensors([samples, batch])
+    in_objects = f"returns images in an object of class {type(hidden[-1][0]).__name__}" if hidden else ""
     if table is not None and not images:
-        reason = str(SWITCHES.reasons) or _reason_for_no_plan(samples) or _NO_IMAGE
+        reason = str(SWITCHES.reasons) or in_objects or _reason_for_no_plan(samples) or _NO_IMAGE
     elif table is not None and batch is not None and not pack_batch(batch).jobs:
         reasons = str(SWITCHES.reasons)
-        reason = f"{reasons}, in collate_fn" if reasons else "makes several images from one that it has transformed"
+        several = "makes several images from one that it has transformed"
+        reason = f"{reasons}, in collate_fn" if reasons else in_objects or several
     # collate_fn may have changed the samples
     descriptions += [*map(description, samples), description(batch)]
     return descriptions, TrialResult(reason, images, reason != _NO_IMAGE)

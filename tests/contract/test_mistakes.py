@@ -111,7 +111,7 @@ SAMPLES = {
     "structures": (("index 1", "Return the same types"), lambda sample, i: sample if i != 1 else {"image": sample[0]}),
 }
 LENGTHS = {
-    "too long": ("If index 8 has no sample, correct Files.__len__(), which returns 9", {}),
+    "too long": ("If an index of this batch has no sample, correct Files.__len__(), which returns 9", {}),
     "sampler beyond the end": ("Index 99 is out of range for 9 samples. Check the sampler", {"sampler": [0, 99]}),
     "sampler of floats": ("The sampler must return integers, but it returned [0, 1.0]", {"sampler": [0, 1.0]}),
 }

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import io
 import os
 import random
@@ -13,6 +14,7 @@ import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ from torchvision.transforms import v2
 from contract import own_datasets as own
 from contract.both import ours, stock
 from contract.test_own_datasets import assert_same, seeded
-from dali_compat import DataLoader
+from dali_compat import DataLoader, FallbackWarning
 from dali_compat.tracing import trial
 
 TRANSFORM = T.Compose([T.Resize((20, 24)), T.CenterCrop(16), T.ToTensor()])
@@ -1150,3 +1152,46 @@ def test_unsqueeze_with_invalid_arguments_raises_torchs_error(folder, arguments)
         return x, text
 
     assert_equals_torch(lambda: dataset_of(folder, get))
+
+
+@dataclasses.dataclass
+class Holder:
+    images: Any
+
+
+class SlottedHolder:
+    __slots__ = ("images",)
+
+    def __init__(self, images):
+        self.images = images
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("holder", [Holder, SlottedHolder])
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"several": [x]}], ids=["tensor", "list in a dict"])
+def test_tensors_in_objects_of_the_batch_have_torchs_class_and_values(folder, holder, wrap, num_workers):
+    def get(self, i):
+        image = TRANSFORM(own.read_rgb(self.paths[i]))
+        return image, holder(wrap(F.hflip(image)))
+
+    dataset = dataset_of(folder, get)
+    options = dict(collate_fn=list, num_workers=num_workers)
+    mine, theirs = list(ours(dataset, 5, device="cpu", exact=True, **options)), list(stock(dataset, 5, **options))
+    for (image, held), (expected, held_expected) in zip(sum(mine, []), sum(theirs, []), strict=True):
+        tensors = [
+            one.images["several"][0] if type(one.images) is dict else one.images for one in (held, held_expected)
+        ]
+        assert type(tensors[0]) is torch.Tensor and torch.equal(*tensors) and torch.equal(image, expected)
+
+
+def test_fallback_names_the_class_of_objects_that_hold_all_images(folder):
+    def get(self, i):
+        return TRANSFORM(own.read_rgb(self.paths[i]))
+
+    reason = "returns images in an object of class Holder; return them in a tuple, list or dict"
+    for collate_fn in (Holder, lambda samples: Holder(torch.stack(samples))):
+        with pytest.warns(FallbackWarning, match=reason):
+            mine = list(DataLoader(dataset_of(folder, get), 5, collate_fn=collate_fn, device="cpu"))
+        theirs = list(stock(dataset_of(folder, get), 5, collate_fn=collate_fn))
+        for a, b in zip(mine, theirs, strict=True):
+            assert torch.equal(torch.stack(list(a.images)), torch.stack(list(b.images)))

@@ -288,3 +288,23 @@ def test_torchcodec_images_equal_torchs(own_root, odd_files, torchcodec):
                 lambda *args, **kw: ours(*args, exact=True, device="cpu", fallback="silent", **kw)
             )
             assert not differences(mine, theirs), (mode, dtype, differences(mine, theirs)[:3])
+
+
+@pytest.mark.parametrize("suffix", ["bmp", "ppm"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_file_that_the_decoder_refuses_raises_its_error_in_the_data_set(own_root, tmp_path, suffix, workers):
+    """Pillow and DALI read these formats."""
+
+    def decode(path):
+        try:
+            return decode_image(path, "RGB")
+        except RuntimeError:
+            return torch.zeros(3, 50, 60, dtype=torch.uint8)
+
+    for number, path in enumerate(sorted(own_root.rglob("*.jpg"))[:4]):
+        Image.open(path).convert("RGB").save(tmp_path / f"{number}.{suffix if number == 2 else 'png'}")
+    time.sleep(0.2)  # recently written files are not deferred
+    dataset = Decoded(tmp_path, decode)
+    mine = list(ours(dataset, 4, device="cpu", exact=True, num_workers=workers))
+    assert not differences(mine, list(stock(dataset, 4)))
+    assert not mine[0][0][2].any() and mine[0][0][3].any()
