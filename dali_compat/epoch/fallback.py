@@ -228,6 +228,8 @@ class SingleProcessIterator(TorchIterator, _SingleProcessDataLoaderIter):
 
 
 class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
+    _shutdown = True  # for torch's __del__(), if the constructor fails
+
     def _seeded(self, index: Any) -> Any:
         if not isinstance(self._dataset, _OnErrorDataset):
             return index

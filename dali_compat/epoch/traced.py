@@ -72,6 +72,7 @@ class _TracedIterator(TorchIterator):
     """
 
     _epoch: TracedEpoch | None = None
+    _ready: deque[ReceivedBatch] = deque()  # for __del__(), if the constructor fails
     _prefetch_thread: PrefetchThread | None = None
 
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):

@@ -14,8 +14,8 @@ The modules, in reading order:
   torchvision.io and torchcodec. patches: the list of replaced functions of Pillow, torchvision and torch.
 - sources: encoded files, and the table of their headers, which worker processes share.
 - plans: the split of a node's steps into a head, which becomes a DALI pipeline, and a tail, which torch runs.
-- columns: a batch as arrays of numbers. worker: wrappers of ``collate_fn`` and ``worker_init_fn``, and the seeds of
-  samples.
+- columns: a batch as arrays of numbers. hidden: tensors in objects that columns does not search. worker: wrappers of
+  ``collate_fn`` and ``worker_init_fn``, and the seeds of samples.
 - trial: loads a few samples with and without tracing, in forked processes (child), before a data set is traced.
   static_checks: checks of a data set's code, without running it.
 

@@ -250,6 +250,15 @@ def test_fork_waits_for_the_decoder_and_the_child_has_none():
     assert made.closed == 1
 
 
+def test_handle_opens_the_next_library_if_the_first_needs_a_newer_driver(monkeypatch, cuda):
+    libraries = Nvjpeg(hardware=6, default=6), Nvjpeg()
+    monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter(libraries))
+    handle = warm.Handle(0)
+    assert handle.engines == 7 and [one.open for one in libraries] == [0, 1]
+    handle.close()
+    assert libraries[1].open == 0
+
+
 def test_handle_that_fails_raises_with_the_status(monkeypatch, cuda):
     monkeypatch.setattr(warm, "nvjpeg_libraries", lambda: iter([Nvjpeg(hardware=6, default=2)]))
     with pytest.raises(RuntimeError, match="nvjpegCreateEx returned status 2"):

@@ -123,21 +123,20 @@ class Handle:
     of the GPU with this ``index``. The constructor raises RuntimeError if nvJPEG is missing or cannot be opened."""
 
     def __init__(self, index: int):
-        library = next(nvjpeg_libraries(), None)
-        if library is None:
-            raise RuntimeError("the nvJPEG library was not found")
-        self._library: Any = library
         self._index, self._handle, self._state = index, ctypes.c_void_p(), ctypes.c_void_p()
+        status = "the library was not found"
         with torch.cuda.device(index):
             torch.cuda.current_stream().synchronize()  # initializes CUDA in this thread
-            for backend in (_HARDWARE, _DEFAULT):
-                status = library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(self._handle))
-                if status == 0:
+            for library, backend in ((one, how) for one in nvjpeg_libraries() for how in (_HARDWARE, _DEFAULT)):
+                code = library.nvjpegCreateEx(backend, None, None, 0, ctypes.byref(self._handle))
+                if code == 0:
+                    self._library: Any = library
                     self.engines = self._count() if backend == _HARDWARE else 0
                     if self.engines and library.nvjpegJpegStateCreate(self._handle, ctypes.byref(self._state)) != 0:
                         self._state = ctypes.c_void_p()  # the first pipeline then takes longer to build
                     return
-        raise RuntimeError(f"nvJPEG could not be opened: nvjpegCreateEx returned status {status}")
+                status = f"nvjpegCreateEx returned status {code}"
+        raise RuntimeError(f"nvJPEG could not be opened: {status}")
 
     def _count(self) -> int:
         """Return the number of engines. An A100 has one engine of five parts, which count as five engines."""
