@@ -80,8 +80,13 @@ def _functions(kind) -> tuple[tuple[Any, str], ...]:
     return tuple((module, name) for name, one in found if callable(one) and not isinstance(one, type))
 
 
-# ---- Pillow
+# ---- Pillow, and the functions that kernels of this package call
 
+_MODULES = functional, functional_v2
+_NAMES = {
+    name for module in _MODULES for name, one in vars(module).items() if name[0] != "_" and _is_library_function(one)
+}
+_FUNCTIONALS = [(module, name) for module in _MODULES for name in sorted(_NAMES & vars(module).keys())]
 _ENHANCE = [one for one in vars(ImageEnhance).values() if isinstance(one, type)]
 _OWNERS: list[Any] = [Image, Image.Image, ImageOps, *_ENHANCE, _functional_pil, _functional_tensor]
 _BY_TORCHVISION = """__array_interface__ __init__ blend convert copy crop enhance expand filter fromarray frombuffer
@@ -95,10 +100,13 @@ _HEADS += b"\xff\xd8\xff\xdb\0C", b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\0\0\1", b"\
 _HEADS += b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF\0\1\0\0WEBPVP8 "
 
 
-def refuse_replaced_pillow(opens: bool) -> None:
-    """Raise Unsupported if a Pillow function that torchvision calls was replaced. If ``opens`` is True, also check the
-    functions that open images."""
+def refuse_replaced_functions(opens: bool) -> None:
+    """Raise Unsupported if a function of torchvision.transforms.functional was replaced, or a Pillow function that
+    torchvision calls. If ``opens`` is True, also check the functions that open images."""
     what = next((f"{_name(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
+    for module, name in () if what else _FUNCTIONALS:
+        if not _is_library_function(function_of(vars(module)[name])):
+            what = f"{module.__name__}.{name}"
     if opens and builtins.open is not io.open:
         what = "open()"
     if what:

@@ -18,7 +18,7 @@ from ..data.arrays import holds_arrays
 from ..data.base_datasets import image_leaves_of, leaves_of, survey
 from ..data.readers import can_rotate, set_upright, transforms_of
 from ..errors import Unsupported
-from ..inspection.replaced import refuse_replaced_pillow
+from ..inspection.replaced import refuse_replaced_functions
 from ..plan import ImageSpec, Options, Plan, Step
 from ..runtime.cores import usable_cores
 from ..runtime.installation import dali_problem
@@ -81,7 +81,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     device = resolve_device(loader.device, start)
     try:
         if any(map(holds_arrays, leaves_of(loader.dataset))):
-            refuse_replaced_pillow(opens=False)
+            refuse_replaced_functions(opens=False)
             return resident_route(loader, device, loader.prefetch_factor or _DEPTH, before, start)
         return _dali_route(loader, device, before)
     except Unsupported as error:
@@ -142,7 +142,7 @@ def known_leaves(dataset) -> tuple[list[Any], str]:
             transforms_of(leaf)
     except Unsupported as error:
         return [], str(error)
-    refuse_replaced_pillow(opens=True)
+    refuse_replaced_functions(opens=True)
     return leaves, ""
 
 

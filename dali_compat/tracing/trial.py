@@ -22,7 +22,7 @@ from PIL import Image
 from ..data.headers import IdentityWeakDict
 from ..data.hugging_face import is_from_hugging_face
 from ..errors import Unsupported, UnsupportedImages
-from ..inspection.replaced import refuse_replaced_pillow
+from ..inspection.replaced import refuse_replaced_functions
 from ..randoms import generator_states, seed_generators
 from . import patches
 from .child import TrialFailed, described, run_in_child
@@ -113,7 +113,7 @@ def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
         return None
     if any(map(may_use_cuda, with_inner(dataset))):  # CUDA must not be initialized before the first epoch
         return None
-    refuse_replaced_pillow(opens=False)
+    refuse_replaced_functions(opens=False)
     try:
         if not isinstance(dataset, data.IterableDataset) and not len(dataset):
             return None

@@ -13,7 +13,7 @@ import torch
 import torchvision.transforms.functional as F
 import torchvision.transforms.v2.functional as F2
 from parity.catalogue import TRANSFORMS
-from PIL import Image, ImageFile, JpegImagePlugin
+from PIL import Image, ImageFile, ImageOps, JpegImagePlugin
 from torch import nn
 from torch.nn.modules import module
 from torch.utils import data
@@ -357,6 +357,55 @@ class _CropWithOwnGetParams(T.RandomCrop):
 
 V2_CROP = v2.CenterCrop(40)
 setattr(V2_CROP, V2_METHOD, lambda image, params: F2.vertical_flip(F2.center_crop(image, [40, 40])))
+
+
+def _mirrored(original):
+    def resize(image, *args, **kwargs):
+        made = original(image, *args, **kwargs)
+        return made.flip(-1) if isinstance(made, torch.Tensor) else ImageOps.mirror(made)
+
+    return resize
+
+
+REPLACEMENTS = {
+    "a function": _mirrored,
+    "a lambda": lambda original: lambda *args, **kwargs: _mirrored(original)(*args, **kwargs),
+    "a wrapped function": lambda original: functools.wraps(original)(_mirrored(original)),
+    "a partial": lambda original: functools.partial(_mirrored(original)),
+}
+
+
+@pytest.mark.parametrize("kind", REPLACEMENTS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("when", ["before the loader", "after the loader", "between epochs"])
+def test_function_replaced_at_any_time_is_used_in_a_custom_data_set(image_root, monkeypatch, kind, num_workers, when):
+    """exact=True, because the kernels of this package then call the same function."""
+    dataset = _CustomDataset(image_root, T.Compose([T.Resize((20, 30)), T.ToTensor()]))
+
+    def epochs(make, **options):
+        with monkeypatch.context() as patch:
+            made, found = None, []
+            for now in ("before the loader", "after the loader", "between epochs"):
+                if now == when:
+                    patch.setattr(F, "resize", REPLACEMENTS[kind](F.resize))
+                if made is None:
+                    made = make(dataset, 6, num_workers=num_workers, **options)
+                else:
+                    found.append(torch.cat([images for images, _ in made]))
+            return found
+
+    theirs = epochs(stock)
+    assert torch.equal(*theirs) == (when != "between epochs")
+    for mine, expected in zip(epochs(DataLoader, device="cpu", exact=True, fallback="silent"), theirs, strict=True):
+        assert torch.equal(mine, expected)
+
+
+def test_function_of_v1_that_is_replaced_is_not_called_for_v2(image_root, monkeypatch):
+    """torchvision's v2 transforms do not call it, but kernels of this package would."""
+    dataset = datasets.ImageFolder(image_root, v2.Compose([v2.Resize((20, 30)), v2.PILToTensor()]))
+    theirs = list(stock(dataset, 6))
+    monkeypatch.setattr(F, "resize", _mirrored(F.resize))
+    assert_same_epoch(DataLoader(dataset, 6, device="cpu", exact=True, fallback="silent"), theirs)
 
 
 @pytest.mark.parametrize("transform", [_CropWithOwnGetParams((40, 40)), V2_CROP], ids=["v1", "v2"])
