@@ -375,6 +375,7 @@ REPLACEMENTS = {
 }
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("kind", REPLACEMENTS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("when", ["before the loader", "after the loader", "between epochs"])
