@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections import deque
-from collections.abc import Iterable, Iterator
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -28,6 +29,7 @@ _CALL_METHODS = "__init__", "__call__"  # run by a call of a class, or of an obj
 _MAX_CALL_DEPTH, _MAX_DATASET_DEPTH = 4, 3
 _MAX_FUNCTIONS = 500
 _MAX_CALLABLES, _MAX_ENTRIES = 32, 1000  # largest containers whose entries are inspected
+_CONTAINERS = frozenset((list, tuple, dict, OrderedDict))
 _CALL_THEIR_ATTRIBUTES = frozenset(("torch", "torchvision"))  # libraries with classes such as Compose
 
 
@@ -103,18 +105,21 @@ def _uses_class(code: CodeType) -> bool:
     return any(isinstance(one, CodeType) and _uses_class(one) for one in code.co_consts)
 
 
-def _reachable(dataset) -> Iterator[tuple[_Function, set[str]]]:
-    """Yield the functions that may run when a sample is read, each with the names in its code."""
-    return _follow(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _MAX_CALL_DEPTH))
+def _reachable(dataset, only_users: bool = False) -> Iterator[tuple[_Function, set[str]]]:
+    """Yield the functions that may run when a sample is read, each with the names in its code. If ``only_users`` is
+    True, omit installed packages, and what they call."""
+    return _follow(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _MAX_CALL_DEPTH), only_users)
 
 
-def _follow(first: Iterable[_Function]) -> Iterator[tuple[_Function, set[str]]]:
+def _follow(first: Iterable[_Function], only_users: bool = False) -> Iterator[tuple[_Function, set[str]]]:
     """Yield the functions in ``first`` and the functions they may call, directly or not, each with the names in its
-    code."""
+    code. ``only_users`` is as in _reachable()."""
     queue = deque(first)
     seen: set[tuple[int, int]] = set()
     while queue and len(seen) < _MAX_FUNCTIONS:
         called = queue.popleft()
+        if only_users and is_installed(called.function.__code__.co_filename):
+            continue
         # wrapper objects have the same __call__(), but call different functions
         key = id(called.function), id(called.owner) if called.function.__name__ == "__call__" else 0
         if key in seen:
@@ -232,12 +237,63 @@ def may_use_cuda(dataset) -> bool:
     return any(text.startswith("cuda") for text in (*words, *values))
 
 
-def signature_of(dataset) -> Iterator[Any]:
-    """Yield ids that change if the data set, an inner data set or one of their callable attributes is replaced."""
+class Signature:
+    """The objects that decide what a data set's samples are.
+
+    Weak references do not keep the data set alive. They also detect a new object at the address of a deleted one.
+    """
+
+    def __init__(self, dataset, collate_fn):
+        self._references = list(map(_reference, _deciding_objects(dataset, collate_fn)))
+
+    def holds(self, dataset, collate_fn) -> bool:
+        """Return True if the objects are still the same."""
+        objects = _deciding_objects(dataset, collate_fn)
+        are_same = (get() is one for get, one in zip(self._references, objects, strict=False))
+        return len(objects) == len(self._references) and all(are_same)
+
+
+def _reference(one) -> Callable[[], Any]:
+    """Return a weak reference, or a strong one if the class allows no weak references."""
+    try:
+        return weakref.ref(one)
+    except TypeError:
+        return lambda: one
+
+
+def _deciding_objects(dataset, collate_fn) -> list[Any]:
+    """Return the data set and its inner data sets, the user's functions, and the callable objects that these hold or
+    name. A replaced or added transform changes the list. Functions of libraries are omitted, because tracing replaces
+    some of them."""
+    found: dict[int, Any] = {}
+    _add_callables(found, collate_fn)
     for each in with_inner(dataset):
-        yield id(each)
-        for name, value in attributes(each).items():
-            if callable(value):
-                yield name, id(value)
-            elif type(value) is dict and len(value) <= _MAX_ENTRIES:
-                yield name, [(key, id(one)) for key, one in value.items() if callable(one)]
+        found[id(each)] = each
+        for value in attributes(each).values():
+            _add_callables(found, value)
+        for called, words in _reachable(each, only_users=True):
+            found[id(called.function)] = called.function
+            for value in _values_of_names(called, words):
+                _add_callables(found, value)
+    return list(found.values())
+
+
+def _add_callables(found: dict[int, Any], value, depth: int = _MAX_CALL_DEPTH, most: int = _MAX_ENTRIES) -> None:
+    """Add an object to ``found``, which is keyed by id, if it is callable, and its callable attributes. Add the entries
+    of a container with up to ``most`` entries in the same way."""
+    if type(value) in _CONTAINERS:
+        entries = list(value.values() if isinstance(value, dict) else value) if len(value) <= most else []
+        most_inside = _MAX_CALLABLES if len(entries) <= _MAX_CALLABLES < most else 0
+        for entry in entries:
+            _add_callables(found, entry, depth, most_inside)
+    elif isinstance(value, MethodType):  # a new object at each access
+        found |= {id(one): one for one in (value.__func__, value.__self__)}
+    elif isinstance(value, FunctionType):
+        if not is_installed(value.__code__.co_filename):
+            found[id(value)] = value
+    elif callable(value) and id(value) not in found and len(found) < _MAX_ENTRIES:
+        found[id(value)] = value
+        if depth and not isinstance(value, type):
+            given = (value.func, value.args, value.keywords) if isinstance(value, functools.partial) else ()
+            for one in (*given, *attributes(value).values()):
+                _add_callables(found, one, depth - 1)

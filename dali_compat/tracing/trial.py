@@ -31,7 +31,7 @@ from .hidden import hidden_tensors
 from .nodes import SWITCHES, Reasons, tracing
 from .plans import Key, split_steps
 from .sources import FileTable
-from .static_checks import compares_classes, may_open, may_use_cuda, other_opener, signature_of, with_inner
+from .static_checks import Signature, compares_classes, may_open, may_use_cuda, other_opener, with_inner
 from .tensors import REAL_CLASS
 from .worker import begin_tracing
 
@@ -71,7 +71,7 @@ class TrialResult(NamedTuple):
     has_images: bool = False
 
 
-_results: IdentityWeakDict[dict[Any, tuple[Any, TrialResult]]] = IdentityWeakDict()
+_results: IdentityWeakDict[dict[Any, tuple[Signature, TrialResult]]] = IdentityWeakDict()
 _tables: IdentityWeakDict[FileTable] = IdentityWeakDict()
 
 
@@ -121,9 +121,8 @@ def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
     except Exception:  # no length, or no weak references
         return None
     key = loader._auto_collation, loader.exact
-    signature = [list(signature_of(dataset)), id(loader.collate_fn)]
-    if key not in known or known[key][0] != signature:
-        known[key] = signature, _try(loader)
+    if key not in known or not known[key][0].holds(dataset, loader.collate_fn):
+        known[key] = Signature(dataset, loader.collate_fn), _try(loader)
     result = known[key][1]
     if result.reason:
         if "just now" in result.reason:  # a later trial may succeed

@@ -26,10 +26,11 @@ from torchvision.transforms import functional as F
 
 import dali_compat
 from contract import own_datasets as own
-from contract.both import error_of, ours, stock
+from contract.both import EXACT, error_of, ours, stock
 from dali_compat import DALIImageFolder, DataLoader, ImageReadError
 from dali_compat.epoch import traced
 from dali_compat.routes.dali import MOST_PIPELINES
+from dali_compat.tracing import trial
 
 
 @pytest.fixture
@@ -213,6 +214,72 @@ def test_image_opened_after_an_epoch_is_not_deferred_in_any_thread(folder):
 def _call_in_thread(function, *args):
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function, *args).result()
+
+
+class Unchanged:
+    def __call__(self, x):
+        return x
+
+
+class MirroredIfPlain:
+    """Mirrors ordinary tensors, but not deferred ones."""
+
+    def __call__(self, x):
+        return x.flip(-1) if "torch.Tensor" in str(x.__class__) else x
+
+
+class WithLast(own.Plain):
+    """A data set with a transform after the others."""
+
+    last = Unchanged()
+
+    def __getitem__(self, i):
+        image, label = super().__getitem__(i)
+        return self.last(image), label
+
+
+@pytest.fixture
+def trials(monkeypatch) -> list:
+    """The loaders for which a trial was run."""
+    found, run = [], trial._try
+    monkeypatch.setattr(trial, "_try", lambda loader: found.append(loader) or run(loader))
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_transform_when_added_after_an_epoch_is_tried(folder, trials, workers):
+    dataset = own.Plain(folder, T.Compose([T.CenterCrop(16), T.ToTensor()]))
+    loader = DataLoader(dataset, 5, device="cpu", exact=True, fallback="silent", num_workers=workers)
+    assert_same(list(loader), list(stock(dataset, 5)))
+    assert "DALI route" in loader.explain()
+    dataset.transform.transforms.append(MirroredIfPlain())
+    assert_same(list(loader), list(stock(dataset, 5)))
+    assert "returns different samples if its images are deferred" in loader.explain()
+    assert len(trials) == 2
+
+
+def test_transform_when_created_at_the_address_of_another_is_tried(folder, trials):
+    dataset = WithLast(folder, EXACT)
+    dataset.last = Unchanged()
+    loader = DataLoader(dataset, 5, device="cpu", exact=True, fallback="silent")
+    assert_same(list(loader), list(stock(dataset, 5)))
+    address, made = id(dataset.last), []
+    del dataset.last
+    while len(made) < 20000 and (not made or id(made[-1]) != address):
+        made.append(MirroredIfPlain())
+    dataset.last = made[-1]
+    assert_same(list(loader), list(stock(dataset, 5)))
+    assert len(trials) == 2
+
+
+@pytest.mark.parametrize("kind", IN_WORKERS)
+def test_trial_when_the_data_set_is_unchanged_is_not_repeated(folder, trials, kind):
+    """Neither for later epochs nor for other loaders over the data set."""
+    dataset = kind(folder)
+    for loader in (DataLoader(dataset, 5, device="cpu"), DataLoader(dataset, 3, shuffle=True, device="cpu")):
+        list(loader)
+        list(loader)
+    assert len(trials) == 1
 
 
 def test_trial_does_not_open_a_reader_that_opens_on_first_use(folder):

@@ -1,6 +1,9 @@
-"""Static detection of data sets whose code opens images."""
+"""Static detection of data sets whose code opens images, and of changes in a data set."""
 
 import functools
+import gc
+import timeit
+import weakref
 
 import pytest
 from PIL import Image
@@ -9,8 +12,8 @@ from torchvision import datasets
 from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from dali_compat.tracing import static_checks
-from dali_compat.tracing.static_checks import may_open, reads_images, with_inner
+from dali_compat.tracing import patches, static_checks
+from dali_compat.tracing.static_checks import Signature, may_open, reads_images, with_inner
 
 
 def load(path):
@@ -140,3 +143,122 @@ def test_installed_package_that_can_open_images_is_not_user_code(monkeypatch):
     dataset = Calls(Loads())
     monkeypatch.setattr(static_checks, "is_installed", lambda path: path == load.__code__.co_filename)
     assert may_open(dataset) and not reads_images(dataset)
+
+
+class Holder(data.Dataset):
+    def __init__(self, transform):
+        self.transform, self.number = transform, 0
+
+    def __getitem__(self, i):
+        return change(self.transform(i))
+
+
+def change(value):
+    return value
+
+
+class Slots:
+    __slots__ = ("inner",)
+
+    def __call__(self, value):
+        return value
+
+
+def add_to_a_nested_compose(dataset):
+    dataset.transform.transforms[0].transforms.append(T.ToTensor())
+
+
+def replace_the_function_of_a_lambda(dataset):
+    dataset.transform.transforms[1].lambd = lambda x: x
+
+
+def replace_a_value_in_a_dictionary(dataset):
+    dataset.others["a"] = [load]
+
+
+def replace_an_argument_of_a_partial(dataset):
+    dataset.other = functools.partial(load, path=Slots())
+
+
+def replace_an_object_without_weak_references(dataset):
+    dataset.slots = Slots()
+
+
+def replace_an_inner_data_set(dataset):
+    dataset.inner = Holder(T.ToTensor())
+
+
+CHANGES = [
+    add_to_a_nested_compose,
+    replace_the_function_of_a_lambda,
+    replace_a_value_in_a_dictionary,
+    replace_an_argument_of_a_partial,
+    replace_an_object_without_weak_references,
+    replace_an_inner_data_set,
+]
+
+
+def changeable():
+    dataset = Holder(T.Compose([T.Compose([T.Resize(3)]), T.Lambda(str)]))
+    dataset.others, dataset.other, dataset.slots = {"a": [size]}, functools.partial(load, path=Slots()), Slots()
+    dataset.inner, dataset.itself = Holder(T.ToTensor()), []
+    dataset.itself.append(dataset.itself)
+    return dataset
+
+
+@pytest.mark.parametrize("modify", CHANGES, ids=lambda function: function.__name__)
+def test_signature_when_an_object_is_replaced_differs(modify):
+    dataset = changeable()
+    signature = Signature(dataset, data.default_collate)
+    assert signature.holds(dataset, data.default_collate)
+    modify(dataset)
+    assert not signature.holds(dataset, data.default_collate)
+
+
+def test_signature_when_a_named_function_is_replaced_differs(monkeypatch):
+    dataset = changeable()
+    signature = Signature(dataset, None)
+    monkeypatch.setitem(globals(), "change", lambda value: -value)
+    assert not signature.holds(dataset, None)
+
+
+def test_signature_when_collate_fn_is_replaced_differs():
+    dataset = changeable()
+    signature = Signature(dataset, dataset.__getitem__)
+    assert signature.holds(dataset, dataset.__getitem__)  # another object, but the same method
+    assert not signature.holds(dataset, changeable().__getitem__)
+
+
+def test_signature_when_numbers_change_or_functions_are_replaced_for_tracing_holds():
+    dataset = changeable()
+    signature = Signature(dataset, data.default_collate)
+    patches.install()
+    dataset.number += 1
+    assert signature.holds(dataset, data.default_collate)
+
+
+def test_signature_when_an_object_reuses_an_address_differs():
+    dataset = Holder(Loads())
+    signature, address = Signature(dataset, None), id(dataset.transform)
+    dataset.transform = None
+    made = []
+    while len(made) < 20000 and (not made or id(made[-1]) != address):
+        made.append(Loads())
+    dataset.transform = made[-1]
+    assert not signature.holds(dataset, None)
+
+
+def test_signature_does_not_keep_the_data_set():
+    dataset = changeable()
+    dataset.transform.transforms.append(dataset.__getitem__)
+    signature, gone = Signature(dataset, dataset.__getitem__), weakref.ref(dataset)
+    del dataset
+    gc.collect()
+    assert gone() is None and signature
+
+
+def test_signature_takes_less_than_two_milliseconds():
+    dataset = changeable()
+    dataset.paths = [("path", 1)] * 1000
+    signature = Signature(dataset, data.default_collate)
+    assert min(timeit.repeat(lambda: signature.holds(dataset, data.default_collate), number=1, repeat=20)) < 2e-3
