@@ -66,8 +66,9 @@ def translate_random_channel_permutation(t, spec):
 @register(v1.RandomPosterize, v2.RandomPosterize, consumes="bits p")
 def translate_random_posterize(t, spec):
     _refuse_floats_of_v1(t, spec)
-    if spec.kind == "pil" and not 1 <= t.bits <= 8:
-        raise Untranslatable(t, f"bits={t.bits} is not a number from 1 to 8")
+    least = 1 if spec.kind == "pil" else 0
+    if not least <= t.bits <= 8:
+        raise Untranslatable(t, f"bits={t.bits} is not a number from {least} to 8")
     return (maybe(t, spec, "posterize", bits=int(t.bits)),)
 
 

@@ -31,6 +31,9 @@ REFUSED = {
     "crops for v1": T.Compose([T.FiveCrop(20), T.PILToTensor()]),
     "crops for a policy": v2.Compose([CROPS, v2.AutoAugment(), TENSORS]),
     "floats for v1": T.Compose([T.CenterCrop(30), T.ToTensor(), T.RandomPosterize(4, 1.0)]),
+    "more bits than a byte has": v2.Compose([v2.CenterCrop(30), v2.PILToTensor(), v2.RandomPosterize(9, 1.0)]),
+    "more bits, of floats": v2.Compose([v2.CenterCrop(30), v2.ToTensor(), v2.RandomPosterize(9, 1.0)]),
+    "more bits, for v1": T.Compose([T.CenterCrop(30), T.PILToTensor(), T.RandomPosterize(9, 1.0)]),
     "floats to equalize": T.Compose([T.CenterCrop(30), T.ToTensor(), T.RandomEqualize(1.0)]),
     "a threshold above all": T.Compose([T.CenterCrop(30), T.ToTensor(), T.RandomSolarize(128, 1.0)]),
 }
