@@ -22,10 +22,9 @@ from ..data.headers import Headers, headers_of
 from ..errors import InconsistentEngine
 from ..plan import Options, Plan
 from ..routes.dali import MOST_PIPELINES, DaliRoute
-from ..tracing.nodes import tracing
+from ..tracing.nodes import Tracing, tracing
 from ..tracing.sources import FileTable
-from ..tracing.trial import table_of
-from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, begin_tracing
+from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, tracing_from_now
 from .epoch import DaliEpoch
 from .fallback import MultiProcessIterator, SingleProcessIterator, TorchIterator, _OnErrorCollate
 from .iterator import PARENTS_ITERATOR, in_the_package, live_iterators
@@ -73,11 +72,12 @@ class _TracedIterator(TorchIterator):
 
     _epoch: TracedEpoch | None = None
     _ready: deque[ReceivedBatch] = deque()  # for __del__(), if the constructor fails
+    _tracing: Tracing | None = None  # of the calling thread while it loads samples
     _prefetch_thread: PrefetchThread | None = None
 
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
         assert route.table is not None
-        self._route, self._loader, self._table, self._exact = route, loader, route.table, loader.exact
+        self._route, self._loader, self._table = route, loader, route.table
         self._ready: deque[ReceivedBatch] = deque()
         super().__init__(loader, route, before)
         self._loader = None  # else loader and iterator would form a reference cycle
@@ -159,7 +159,7 @@ class _TracedIterator(TorchIterator):
         """Return torch's next batch. If torch raises an error instead, the ReceivedBatch holds the error."""
         batch, failure = None, None
         try:
-            with tracing(not self._num_workers, self._exact):
+            with tracing(self._tracing):
                 batch = super()._fetch()
         except Exception as error:
             failure = error
@@ -207,7 +207,8 @@ class _TracedIterator(TorchIterator):
 
 class TracedSingleProcess(_TracedIterator, SingleProcessIterator):
     def __init__(self, loader: Any, route: DaliRoute, before: Progress | None):
-        begin_tracing(table_of(loader.dataset))
+        assert route.table is not None
+        self._tracing = tracing_from_now(route.table, loader.exact)
         super().__init__(loader, route, before)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:  # modules may be empty by then

@@ -39,7 +39,7 @@ def deferred_tensor(types: tuple[type, ...], original: Any, data: Any, *args: An
     """Return a decoder's result as a deferred tensor; None if the decoder has to run."""
     kwargs |= zip(original.__code__.co_varnames[1:], args, strict=False)
     try:
-        node = _node(original, data, **kwargs) if SWITCHES.is_tracing and isinstance(data, types) else None
+        node = _node(original, data, **kwargs) if SWITCHES.tracing is not None and isinstance(data, types) else None
     except Exception:  # the decoder itself raises the error
         return None
     return node and tensor_of(node)
@@ -88,6 +88,6 @@ def _equals_pillow(function: Any) -> bool:
     """Return True if a decoder's build of libjpeg-turbo interpolates chroma as Pillow's does."""
     file, pixels = io.BytesIO(), np.random.default_rng(0).integers(0, 255, (9, 11, 3), np.uint8)
     Image.fromarray(pixels.repeat(4, 0).repeat(4, 1)).save(file, "JPEG", subsampling=2)
-    with tracing(False):
+    with tracing(None):
         tensor = _decode(function, file.getvalue(), mode=function.__globals__["ImageReadMode"].RGB)
         return np.array_equal(np.asarray(pillow_open(file)), tensor.permute(1, 2, 0).numpy())

@@ -13,9 +13,7 @@ import io
 import operator
 import os
 import stat
-import sys
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -31,12 +29,10 @@ from ..ops.arguments import interpolation_named
 from .calls import RecordedCall
 from .color import pillow_filter
 from .geometry import resize_to, transform
-from .nodes import SWITCHES, Node, record_reason
+from .nodes import SWITCHES, Node, Tracing, record_reason
 from .operations import OUTCOMES, Outcome, State, step
-from .sources import FileSource, FileTable, MemorySource
+from .sources import FileSource, MemorySource
 
-_CLOCK = 5  # Linux's CLOCK_REALTIME_COARSE, which file systems use
-_RESOLUTION = 10_000_000  # ns; some clocks, such as those of network file systems, are this coarse
 _END_OF_JPEG = b"\xff\xd9"
 _BITMAPS = BmpImageFile, PpmImageFile
 _ARCHIVE_MEMBERS = tarfile.ExFileObject, zipfile.ZipExtFile
@@ -49,36 +45,19 @@ FILE_STEPS: dict[str, Any] = {"RGB": (), "L": (step("grayscale", _GRAY, like="pi
 _original: dict[str, Callable[..., Any]] = {}  # Pillow's functions by name
 
 
-class _Files:
-    """Global variables of this module.
-
-    Attributes:
-        table: headers of the files.
-        since: time in ns. A file with a later ctime may change before it is decoded, and is not deferred.
-    """
-
-    table = FileTable(0)
-    since = 0
-
-
-def use_table(table: FileTable) -> None:
-    """Use this table from now on. Files that change after this call are not deferred."""
-    now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
-    _Files.table, _Files.since = table, now - _RESOLUTION
-
-
 def node_of(image: Image.Image) -> Node | None:
     """Return the node of a deferred image. If Pillow has only opened the file, create the node first. Return None if
     the image cannot be deferred or is already computed."""
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
-    if im is not None or not SWITCHES.is_tracing or not isinstance(image, ImageFile.ImageFile):
+    settings = SWITCHES.tracing
+    if im is not None or settings is None or not isinstance(image, ImageFile.ImageFile):
         return None
     if type(image) not in _DEFERRED:
         record_reason(_mode_reason(image))
         return None
-    return _defer_file(image)
+    return _defer_file(image, settings)
 
 
 def _mode_reason(image: Any) -> str:
@@ -88,7 +67,7 @@ def _mode_reason(image: Any) -> str:
     return f"opens {image.format} files in mode {image._mode}"
 
 
-def _defer_file(image: Any) -> Node | None:
+def _defer_file(image: Any, settings: Tracing) -> Node | None:
     """Replace the core of an opened image by a new node, and return the node. If the image cannot be deferred, return
     None."""
     if image.decoderconfig:
@@ -100,7 +79,7 @@ def _defer_file(image: Any) -> Node | None:
         return None
     if type(image) in _BITMAPS and image._mode != "RGB":  # load() may map the file, which makes the image read-only
         return None
-    source = _source_of(image)
+    source = _source_of(image, settings)
     if source is None or source.size != image._size:
         return None
     end = _end_of_png(image) if type(image) is PngImageFile else source.length
@@ -123,12 +102,12 @@ def _defer_file(image: Any) -> Node | None:
     return node
 
 
-def _source_of(image: Any) -> FileSource | MemorySource | None:
+def _source_of(image: Any, settings: Tracing) -> FileSource | MemorySource | None:
     """Return the source of an opened image; None if the image cannot be deferred."""
     fp, is_jpeg = image.fp, type(image) is JpegImageFile
     if type(fp) is io.BytesIO or type(fp) in _ARCHIVE_MEMBERS:
         data = fp.getvalue() if type(fp) is io.BytesIO else _all_bytes(fp)
-        return _Files.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
+        return settings.table.memory(data) if not is_jpeg or data.endswith(_END_OF_JPEG) else None
     if type(fp) is not io.BufferedReader or not isinstance(path := getattr(fp, "name", None), str):
         record_reason(f"opens images from {type(fp).__name__}, not from a path, a file or io.BytesIO")
         return None
@@ -136,7 +115,7 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
         number = fp.fileno()
         status = os.fstat(number)
         link_status = os.lstat(path)
-        if max(status.st_ctime_ns, link_status.st_ctime_ns) >= _Files.since:  # a symbolic link may change, too
+        if max(status.st_ctime_ns, link_status.st_ctime_ns) >= settings.since:  # a symbolic link may change, too
             record_reason("opens files that were written just now")
             return None
         if not os.path.samestat(status, os.stat(path) if stat.S_ISLNK(link_status.st_mode) else link_status):
@@ -144,7 +123,7 @@ def _source_of(image: Any) -> FileSource | MemorySource | None:
         if not image._exclusive_fp and is_jpeg and os.pread(number, 2, status.st_size - 2) != _END_OF_JPEG:
             return None  # the file position after decoding is unknown
         path = str(path)
-        return _Files.table.file(path if path[:1] == "/" else os.path.join(os.getcwd(), path), status)
+        return settings.table.file(path if path[:1] == "/" else os.path.join(os.getcwd(), path), status)
     except (OSError, ValueError):  # closed or deleted
         return None
 
@@ -278,7 +257,7 @@ def _method(name: str, outcome_of: Callable[..., Outcome | None]) -> Callable[..
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         im = self.__dict__.get("_im")
-        if type(im) is Node or (im is None and SWITCHES.is_tracing):
+        if type(im) is Node or (im is None and SWITCHES.tracing is not None):
             result = deferred_image(self, outcome_of, RecordedCall(name, None, args, kwargs))
             if result is not None:
                 return result

@@ -8,30 +8,53 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import threading
+import time
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
 from ..runtime.messages import user_line
 from .calls import RecordedCall
 from .operations import Outcome, State, Step
-from .sources import FileSource, MemorySource
+from .sources import FileSource, FileTable, MemorySource
 
+_CLOCK = 5  # Linux's CLOCK_REALTIME_COARSE, which file systems use
+_RESOLUTION = 10_000_000  # ns; some clocks, such as those of network file systems, are this coarse
 pillow_open = Image.open  # saved before the user's code can replace it
+
+
+class Tracing(NamedTuple):
+    """How images that a thread opens are deferred.
+
+    Attributes:
+        table: headers of the files.
+        exact: whether operations are deferred only if kernels are bit-exact.
+        since: time in ns. A file with a later ctime may change before it is decoded, and is not deferred.
+    """
+
+    table: FileTable
+    exact: bool
+    since: int
+
+    @classmethod
+    def from_now(cls, table: FileTable, exact: bool) -> Tracing:
+        """Return settings with which files that change after this call are not deferred."""
+        now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
+        return cls(table, exact, now - _RESOLUTION)
 
 
 class _Switches(threading.local):
     """Settings of the current thread.
 
     Attributes:
-        is_tracing: whether images that the thread opens are deferred.
-        exact: whether operations are deferred only if kernels are bit-exact.
+        tracing: how images that the thread opens are deferred; None if they are not.
         reasons: why images were computed; None outside of a trial.
     """
 
-    is_tracing = exact = False
+    tracing: Tracing | None = None
     reasons: Reasons | None = None
 
 
@@ -57,14 +80,13 @@ class Reasons:
 
 
 @contextmanager
-def tracing(on: bool, exact: bool = False):
-    """Switch tracing on or off in this thread."""
-    before = SWITCHES.is_tracing, SWITCHES.exact
-    SWITCHES.is_tracing, SWITCHES.exact = on, exact
+def tracing(settings: Tracing | None):
+    """Defer images in this thread with these settings, or not at all if ``settings`` is None."""
+    before, SWITCHES.tracing = SWITCHES.tracing, settings
     try:
         yield
     finally:
-        SWITCHES.is_tracing, SWITCHES.exact = before
+        SWITCHES.tracing = before
 
 
 def record_reason(reason: str) -> None:
@@ -131,7 +153,7 @@ class Node:
             OSError: the file cannot be read, or has changed since it was opened.
         """
         if self._value is None:
-            with self._lock, tracing(False):
+            with self._lock, tracing(None):
                 if self._value is None:
                     self._value = self._compute()
         return self._value

@@ -155,7 +155,7 @@ def _may_defer(image: Any) -> bool:
     if type(image) in REAL_CLASS or not isinstance(image, Image.Image):
         return False
     im = image.__dict__.get("_im")
-    return type(im) is Node or (im is None and SWITCHES.is_tracing)
+    return type(im) is Node or (im is None and SWITCHES.tracing is not None)
 
 
 # ---- torchvision.transforms.functional
@@ -190,7 +190,7 @@ def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwa
     if traits.readonly_if_gray and image.mode != "RGB":
         return None
     more = {"version": version} if traits.takes_version else {}
-    if traits.info == BY_ARGUMENTS and SWITCHES.is_tracing and node_of(image) is not None:
+    if traits.info == BY_ARGUMENTS and SWITCHES.tracing is not None and node_of(image) is not None:
         info = _info_of(original, image, args, kwargs)
     info = {} if traits.info == LOST else info
     call = RecordedCall(name, original, args, kwargs)

@@ -28,12 +28,12 @@ from . import patches
 from .child import TrialFailed, described, run_in_child
 from .columns import has_plan, pack_batch
 from .hidden import hidden_tensors
-from .nodes import SWITCHES, Reasons, tracing
+from .nodes import SWITCHES, Reasons, Tracing, tracing
 from .plans import Key, split_steps
 from .sources import FileTable
 from .static_checks import Signature, compares_classes, may_open, may_use_cuda, other_opener, with_inner
 from .tensors import REAL_CLASS
-from .worker import begin_tracing
+from .worker import tracing_from_now
 
 _NO_IMAGE = "opens no image that dali_compat can trace"
 _SAMPLES = 4
@@ -170,15 +170,16 @@ def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
     """Load a few samples, traced if there is a ``table``. Return (description of the samples, TrialResult)."""
     dataset, indices = loader.dataset, _indices(loader)
     is_stream = isinstance(dataset, data.IterableDataset)
+    settings = None
     if table is not None:
-        begin_tracing(table)
+        settings = tracing_from_now(table, loader.exact)
         SWITCHES.reasons = Reasons()
     descriptions, images = list[Any](), tuple[TrialImage | None, ...]()
     samples = []
     for number, index in enumerate(indices):
         seed_generators(number)
         try:
-            with tracing(table is not None, loader.exact):
+            with tracing(settings):
                 if is_stream and not number:
                     dataset = iter(dataset)
                 samples.append(next(dataset) if is_stream else _sample(dataset, index))
@@ -194,7 +195,7 @@ def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
         checksums = zlib.crc32(torch_state.numpy().tobytes()), *(zlib.crc32(pickle.dumps(one)) for one in states)
         descriptions.append(_Value(checksums))
     descriptions.append(_attributes(loader.dataset))
-    batch = _collated(loader, samples, table is not None)
+    batch = _collated(loader, samples, settings)
     images = images or _trial_images(batch)[:: max(1, len(samples))]
     reason, hidden = "", hidden_tensors([samples, batch])
     in_objects = f"returns images in an object of class {type(hidden[-1][0]).__name__}" if hidden else ""
@@ -269,10 +270,10 @@ def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> li
     return [leaf for one in value for leaf in _leaves(one, kind)] if isinstance(value, (list, tuple)) else []
 
 
-def _collated(loader: Any, samples: list[Any], traced: bool) -> Any:
+def _collated(loader: Any, samples: list[Any], settings: Tracing | None) -> Any:
     """Return the batch of these samples; None if collate_fn raises an error, as it may for a small batch."""
     try:
-        with tracing(traced, loader.exact):
+        with tracing(settings):
             return loader.collate_fn(samples if loader._auto_collation else samples[0])
     except Exception:
         return None

@@ -12,15 +12,17 @@ from typing import Any
 import torch.utils.data as data
 
 from ..randoms import seed_generators
-from . import images, patches
+from . import patches
 from .columns import TracedBatch, pack_batch
-from .nodes import SWITCHES
+from .nodes import SWITCHES, Tracing
 from .sources import FileTable
 
 
-def begin_tracing(table: FileTable) -> None:
+def tracing_from_now(table: FileTable, exact: bool) -> Tracing:
+    """Replace the functions of Pillow and torchvision, and return settings with which files that change from now on are
+    not deferred."""
     patches.install()
-    images.use_table(table)
+    return Tracing.from_now(table, exact)
 
 
 class TracingWorker:
@@ -32,10 +34,10 @@ class TracingWorker:
     def __call__(self, number: int) -> None:
         gc.freeze()  # otherwise a full collection visits, and after a fork copies, all objects of the loading process
         Finalize(None, _exit_if_orphaned, (os.getppid(),), exitpriority=_BEFORE_QUEUES)
-        begin_tracing(self._table)
+        settings = tracing_from_now(self._table, self._exact)
         if self._function is not None:
             self._function(number)
-        SWITCHES.is_tracing, SWITCHES.exact = True, self._exact
+        SWITCHES.tracing = settings
 
 
 _BEFORE_QUEUES = -4  # multiprocessing.Queue has priority -5

@@ -422,6 +422,27 @@ def test_a_thread_started_by_a_data_set_opens_ordinary_images(folder):
     assert explained[0].startswith("DALI route") and opened == [torch.Tensor]
 
 
+class Nested(own.Plain):
+    """A data set that reads its samples with an inner loader, and opens an image itself before and after."""
+
+    def __init__(self, folder, loader):
+        super().__init__(folder, TRANSFORM)
+        self.inner = loader(own.Plain(folder, TRANSFORM), 1, num_workers=0)
+
+    def __getitem__(self, i):
+        before, _ = super().__getitem__(i)
+        inner, _ = next(iter(self.inner))
+        after, label = super().__getitem__(i)
+        return before, inner[0], after, label
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_within_getitem_equals_torch(folder, workers):
+    mine = Nested(folder, lambda *args, **kwargs: ours(*args, exact=True, device="cpu", **kwargs))
+    batches = list(ours(mine, 5, exact=True, device="cpu", num_workers=workers))
+    assert_same(batches, list(stock(Nested(folder, stock), 5)))
+
+
 def test_checks_of_the_exact_class_of_an_image_equal_torch(folder):
 
     def get(self, i):

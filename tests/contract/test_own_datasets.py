@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 import weakref
@@ -485,6 +486,31 @@ def test_files_that_the_data_set_writes_are_decoded_by_pillow(folder, tmp_path):
     loader = ours(FetchedLater(folder), 5, exact=True, device="cpu")
     assert_same(list(loader), list(stock(own.Plain(folder), 5)))
     assert real(loader) == 4  # the first of five batches has deferred images
+
+
+class Truncates(own.Plain):
+    """A data set that truncates a file after it has opened the image, as another process may do."""
+
+    def __getitem__(self, i):
+        sample = super().__getitem__(i)
+        if i == 5:
+            os.truncate(self.paths[i], 400)
+        return sample
+
+
+class Long(own.Plain):
+    def __len__(self):
+        return 300_000
+
+
+def test_file_when_it_changes_while_another_loader_runs_raises_an_error_with_its_path(own_root):
+    """The loaders have tables of headers of different sizes."""
+    dataset = Truncates(ImageFolder(own_root))
+    batches = iter(ours(dataset, 4, device="cpu", num_workers=0))
+    next(batches)
+    next(iter(ours(Long(ImageFolder(own_root)), 4, device="cpu")))
+    with pytest.raises(ImageReadError, match=re.escape(dataset.paths[5])):
+        next(batches)
 
 
 def test_file_that_pillow_cannot_read_raises_torchs_error_or_is_skipped(own_root):
