@@ -40,6 +40,8 @@ def _adjustment(op: str) -> Callable[..., Outcome]:
 
     def adjust(s: State, backend: str, *factors, **named) -> Outcome:
         (factor,) = map(float, (*factors, *named.values()))
+        if named.keys() - {f"{op}_factor"}:
+            raise UnknownOutcome
         if not (-0.5 <= factor <= 0.5 if op == "hue" else factor >= 0):
             raise UnknownOutcome
         if op == "hue" and s.kind == "pil" and s.mode == "L":
@@ -113,12 +115,33 @@ def solarize(s: State, backend: str, threshold=128) -> Outcome:
     return _value_outcome(s, backend, "solarize", (threshold,), (("threshold", (), "float64"),), has_kernel)
 
 
-for _op in ("autocontrast", "equalize", "invert"):
-    operation(_op, f"ImageOps.{_op}", is_contiguous=_op == "equalize")(
-        lambda s, backend, *, op=_op: _value_outcome(
-            s, backend, op, has_kernel=op != "equalize" or s.dtype == torch.uint8
-        )
-    )
+@operation("invert", "ImageOps.invert")
+def invert(s: State, backend: str) -> Outcome:
+    return _value_outcome(s, backend, "invert")
+
+
+@operation("autocontrast")
+def autocontrast(s: State, backend: str) -> Outcome:
+    return _value_outcome(s, backend, "autocontrast")
+
+
+@operation("equalize", is_contiguous=True)
+def equalize(s: State, backend: str) -> Outcome:
+    return _value_outcome(s, backend, "equalize", has_kernel=s.dtype == torch.uint8)
+
+
+@operation("ImageOps.autocontrast")
+def pillow_autocontrast(s: State, backend: str, cutoff=0, ignore=None, mask=None, preserve_tone=False) -> Outcome:
+    if cutoff or ignore is not None or mask is not None or preserve_tone:
+        raise UnknownOutcome
+    return autocontrast(s, backend)
+
+
+@operation("ImageOps.equalize")
+def pillow_equalize(s: State, backend: str, mask=None) -> Outcome:
+    if mask is not None:
+        raise UnknownOutcome
+    return equalize(s, backend)
 
 
 @operation("permute_channels", info=LOST, is_contiguous=True, on_pil_images=True, readonly_if_gray=True)

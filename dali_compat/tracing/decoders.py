@@ -35,7 +35,7 @@ _ENCODINGS = "jpeg", "mpo", "png"
 _SUPPORTED = ("cpu", "auto"), ("cpu", torch.uint8)  # device and output_dtype
 
 
-def deferred_tensor(types: tuple[type, ...], original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+def deferred_tensor(types: tuple[type, ...], original: Any, data: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Return a decoder's result as a deferred tensor; None if the decoder has to run."""
     kwargs |= zip(original.__code__.co_varnames[1:], args, strict=False)
     try:

@@ -16,12 +16,10 @@ function.
 from __future__ import annotations
 
 import copy
-import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import cache, partial
-from types import CodeType, FunctionType
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -72,15 +70,6 @@ def install() -> None:
     _patch_v2()
 
 
-def prepare() -> None:
-    """Prepare for install() in forked children: import Pillow's common plugins and compile the new code, but replace
-    nothing."""
-    Image.preinit()
-    with suppress(Exception):  # a function that another package has replaced; install() raises the same error
-        for function, _ in (*_decoders(), *_functions()):
-            _calling_code(function)
-
-
 def _functions() -> Iterator[tuple[Any, Callable[..., Any]]]:
     """Yield the functions whose code is replaced, except decoders, and their replacements."""
     yield Image.blend, _blend
@@ -128,9 +117,9 @@ def _get_im_attribute(image: Any) -> Any:
 # Replacements take the original function and its arguments. They return None if the original has to run.
 
 
-def _blend(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
+def _blend(original: Any, im1: Any, im2: Any = None, alpha: Any = None) -> Any:
     """Return the deferred result of Image.blend() if an enhancer of ImageEnhance calls it; None if it has to be
-    computed."""
+    computed. The original raises the error if an argument is missing."""
     first, second = (getattr(one, "__dict__", {}).get("_im") for one in (im1, im2))
     if type(first) is not Node or type(second) is not Node or first.parent is not second:
         return None
@@ -142,7 +131,7 @@ def _blend(original: Any, im1: Any, im2: Any, alpha: Any) -> Any:
     return deferred_image(im2, lambda s, factor: OUTCOMES[name](s, "pil", factor), call, im1.info.copy())
 
 
-def _imageops(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+def _imageops(name: str, original: Any, image: Any, /, *args: Any, **kwargs: Any) -> Any:
     if not _may_defer(image):
         return None
     call = RecordedCall(name, original, args, kwargs)
@@ -163,7 +152,7 @@ def _may_defer(image: Any) -> bool:
 _TO_TENSOR = "to_tensor", "pil_to_tensor"
 
 
-def _to_tensor(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+def _to_tensor(name: str, original: Any, image: Any, /, *args: Any, **kwargs: Any) -> Any:
     if args or kwargs or not _may_defer(image):
         return None
     node = node_of(image)
@@ -175,7 +164,7 @@ def _to_tensor(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) 
     return tensor_of(node.then(RecordedCall(name, original), outcome, strides))
 
 
-def _v1(name: str, original: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
+def _v1(name: str, original: Any, image: Any, /, *args: Any, **kwargs: Any) -> Any:
     if type(image) in REAL_CLASS:
         return _on_tensor("v1", name, original, image, args, kwargs) if type(image) is TracedTensor else None
     if not TRAITS[name].on_pil_images or not _may_defer(image):
@@ -279,7 +268,7 @@ def _augment(version: str, original: Any, image: Any, args: Any, kwargs: Any) ->
     """Return the deferred result of one operation of AutoAugment or another policy; None if it has to run."""
     if type(image) in REAL_CLASS:
         return _on_tensor(version, "augment", original, image, args, kwargs)
-    name = args[0] if args else kwargs.get("op_name", kwargs.get("transform_id"))
+    name = args[0] if args else kwargs.get("op_name")
     if name == "Identity" or not _may_defer(image):
         return None
     return _on_image(version, "augment", original, image, args, kwargs, {} if name in _POLICY_LOSES_INFO else None)
@@ -312,9 +301,9 @@ def _kernel_of_pil_images(name: str, original: Any) -> Any:
     return kernel
 
 
-def _get_kernel(original: Any, functional: Any, cls: Any, allow_passthrough: bool = False) -> Any:
-    """Return the v2 kernel for ``cls``; None unless ``cls`` is TracedTensor or a subclass of it."""
-    real = REAL_CLASS.get(cls)
+def _get_kernel(original: Any, functional: Any, input_type: Any, *, allow_passthrough: bool = False) -> Any:
+    """Return the v2 kernel for ``input_type``; None unless this is TracedTensor or a subclass of it."""
+    real = REAL_CLASS.get(input_type)
     if real is None:
         return None
     try:
@@ -343,8 +332,8 @@ def _kernel_of_tensors(name: str, original: Any) -> Any:
     return kernel
 
 
-def _augment_v2(original: Any, policy: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
-    return _augment("v2", partial(_call_method, original, policy), image, args, kwargs)
+def _augment_v2(original: Any, policy: Any, image: Any, transform_id: Any, *args: Any, **kwargs: Any) -> Any:
+    return _augment("v2", partial(_call_method, original, policy), image, (transform_id, *args), kwargs)
 
 
 def _call_method(method: Any, policy: Any, image: Any, *args: Any, **kwargs: Any) -> Any:
@@ -416,51 +405,23 @@ def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
         function.__qualname__,
         function.__doc__,
     )
-    replacement = partial(_without_defaults, replacement, function.__defaults__ or ())
-    function.__globals__[f"_dali_compat_{function.__name__}"] = original, replacement
-    function.__code__ = _calling_code(function)
+    code, name = _calling.__code__, f"_dali_compat_{function.__name__}"
+    function.__globals__[name] = original, replacement, function.__code__.co_varnames[0]
+    function.__code__ = code.replace(
+        co_names=tuple(name if one == "_replaced" else one for one in code.co_names),
+        co_name=function.__name__,
+        co_filename=f"{__file__}:{function.__name__}",  # a file name that user_line() skips
+    )
     vars(function).update(__wrapped__=original, __original_fn=original, __script_if_tracing_wrapper=True)
 
 
-@cache
-def _calling_code(function: Any) -> CodeType:
-    """Return the new code of a function. Forked processes share the compiled code."""
-    parameters, arguments = [], []
-    star = False
-    for p in inspect.signature(function).parameters.values():
-        if p.kind is p.VAR_POSITIONAL:
-            parameters.append(f"*{p.name}")
-            arguments.append(f"*{p.name}")
-            star = True
-            continue
-        if p.kind is p.VAR_KEYWORD:
-            parameters.append(f"**{p.name}")
-            arguments.append(f"**{p.name}")
-            continue
-        if p.kind is p.KEYWORD_ONLY and not star:
-            parameters.append("*")
-            star = True
-        parameters.append(p.name)
-        arguments.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name)
-    name, call = function.__name__, ", ".join(arguments)
-    names: dict[str, Any] = {}
-    source = (
-        f"def {name}({', '.join(parameters)}):\n"
-        f"    _dali_compat_result = _dali_compat_{name}[1](_dali_compat_{name}[0], {call})\n"
-        f"    return _dali_compat_{name}[0]({call}) if _dali_compat_result is None else _dali_compat_result"
-    )
-    exec(compile(source, f"{__file__}:{name}", "exec"), names)  # a file name that user_line() skips
-    code: CodeType = names[name].__code__
-    return code
+_replaced: Any = None  # stands for (original, replacement, name of the first parameter) of a function
 
 
-def _without_defaults(
-    replacement: Callable[..., Any], defaults: tuple[Any, ...], original: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Call a replacement without the trailing arguments that equal ``defaults``."""
-    count = len(args)
-    for default in reversed(defaults):
-        if not count or args[count - 1] is not default:
-            break
-        count -= 1
-    return replacement(original, *args[:count], **kwargs)
+def _calling(*args: Any, **kwargs: Any) -> Any:
+    """The code of replaced functions. Replacements take the first argument, the image, by position."""
+    original, replacement, first = _replaced
+    if not args and first in kwargs:
+        args = (kwargs.pop(first),)
+    result = replacement(original, *args, **kwargs) if args else None
+    return original(*args, **kwargs) if result is None else result

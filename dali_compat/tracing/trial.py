@@ -24,7 +24,6 @@ from ..data.hugging_face import is_from_hugging_face
 from ..errors import Unsupported, UnsupportedImages
 from ..inspection.replaced import refuse_replaced_functions
 from ..randoms import generator_states, seed_generators
-from . import patches
 from .child import TrialFailed, described, run_in_child
 from .columns import has_plan, pack_batch
 from .hidden import hidden_tensors
@@ -137,7 +136,7 @@ def _try(loader: Any) -> TrialResult:
     if line := compares_classes(loader.dataset, loader.collate_fn):
         return TrialResult(f"compares the class of a tensor ({line})")
     table = table_of(loader.dataset)
-    patches.prepare()
+    Image.preinit()  # otherwise each subprocess imports Pillow's common plugins
     try:
         traced, result = run_in_child(lambda: _run(loader, table))
         if result.reason:

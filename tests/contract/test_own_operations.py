@@ -36,6 +36,7 @@ OF_TENSORS = {
     "several operators": lambda x: 1 - torch.mul(0.5 * TENSOR(x) + 0.1, 3).add(-0.2),
     "randomly chosen operators": lambda x: TENSOR(x) * 2.5 if torch.rand(1) < 0.5 else TENSOR(x) * 0.5 - MEAN,
     "random factor and offset": lambda x: TENSOR(x) * float(torch.rand(1)) + float(torch.rand(1)),
+    "adjusted by keyword": lambda x: F.adjust_hue(F.adjust_contrast(TENSOR(x), contrast_factor=2), hue_factor=0.1),
     "halves": lambda x: TENSOR(x).half(),
     "bfloat16": lambda x: TENSOR(x).bfloat16(),
     "doubles": lambda x: TENSOR(x).double() * 0.1,
@@ -109,6 +110,13 @@ OF_PIL = {
     "exif_transpose": lambda x: TENSOR(ImageOps.exif_transpose(x)),
     "enhanced": enhanced,
     "enhanced at random": enhanced_at_random,
+    "images by keyword": lambda x: F.normalize(
+        tensor=F.to_tensor(pic=F.resize(img=x, size=[32, 40])), mean=[0.5], std=[2]
+    ),
+    "images of Pillow by keyword": lambda x: F.to_tensor(
+        ImageOps.solarize(threshold=90, image=ImageOps.invert(image=x))
+    ),
+    "defaults": lambda x: TENSOR(ImageOps.equalize(ImageOps.autocontrast(x, 0, preserve_tone=False), mask=None)),
     "gamma": lambda x: F.to_tensor(F.adjust_gamma(SMALL(x), float(torch.rand(1)) + 0.5, 1.2)),
 }
 MADE_BY_PIL = {  # Pillow or torchvision may compute these

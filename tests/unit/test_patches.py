@@ -1,9 +1,12 @@
 """Functions that tracing/patches.py replaces exist in the installed Pillow, torchvision and torch, and are replaced."""
 
+import copy
+import functools
 import importlib
+import inspect
+import pickle
 from operator import attrgetter
 
-import programs
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFile, ImageOps
@@ -152,19 +155,45 @@ def test_names_in_this_file_equal_those_of_the_package():
     assert {*DECODED} == DECODERS["torchvision.io.image"].keys()
 
 
-def test_prepare_changes_no_function_and_leaves_nothing_to_compile():
-    code = """
-import torchvision
-from dali_compat.tracing import patches
-functions = [function for function, _ in (*patches._decoders(), *patches._functions())]
-before = [(function.__code__, dict(vars(function))) for function in functions]
-patches.prepare()
-assert before == [(function.__code__, dict(vars(function))) for function in functions]
-assert patches._calling_code.cache_info().misses == len(functions) > 40
-patches.install()
-assert patches._calling_code.cache_info().misses == len(functions)
-assert all(function.__code__ is not code for function, (code, _) in zip(functions, before))
-print("end")
-"""
-    done = programs.run(code, seconds=60)
-    assert done.stdout.strip() == "end", done.stderr
+def parameters(function):
+    """Return the names of the parameters after the first one."""
+    return list(inspect.signature(function).parameters)[1:]
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_parameters_of_outcomes_equal_those_of_the_replaced_function(name):
+    """Arguments reach the outcome as they were passed, by position or by name."""
+    modules = [ImageOps] if "." in name else [functional, v2.functional]
+    own = parameters(OUTCOMES[name])[1:]
+    for module in modules:
+        function = getattr(module, name.rpartition(".")[2], None)
+        if function is not None and own != ["factors", "named"]:  # of _adjustment()
+            theirs = parameters(function)
+            assert own[: len(theirs)] == theirs
+
+
+@for_each([place for place in TAKEN_OVER if place[0] is not _auto_augment])
+def test_function_when_installed_keeps_its_signature(owner, name):
+    """Functions are called by name, inspected, wrapped and pickled as before."""
+    function, original = getattr(owner, name), getattr(owner, name).__wrapped__
+    assert inspect.signature(function) == inspect.signature(original) and function.__defaults__ == original.__defaults__
+    assert pickle.loads(pickle.dumps(function)) is copy.deepcopy(function) is function
+    wrapper = functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+    assert inspect.signature(wrapper) == inspect.signature(original) and wrapper.__name__ == name
+
+
+@for_each([place for place in TAKEN_OVER if place[0] is not _auto_augment])
+@pytest.mark.parametrize("kwargs", [{}, {"unknown": 1}], ids=["missing", "unknown"])
+def test_function_when_arguments_are_wrong_raises_the_originals_error(owner, name, kwargs):
+    function = getattr(owner, name)
+    errors = []
+    for call in (function, function.__wrapped__):
+        with pytest.raises(TypeError) as raised:
+            call(**kwargs)
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1] and errors[0].startswith(f"{name}()")
+
+
+def test_scripted_function_when_installed_is_the_original():
+    image = torch.rand(3, 4, 5)
+    assert torch.equal(torch.jit.script(functional.hflip)(image), image.flip(-1))
