@@ -20,8 +20,8 @@ from ..remote.objects import Objects
 from . import torchvision_sets  # noqa: F401  # registers its readers
 from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace, remedy_for
-from .readers import check_items, known_class_of, reader_of, source_type_of, transforms_of
-from .sources import Record, Source
+from .readers import check_items, known_class_of, reader_of, transforms_of
+from .sources import Record, Source, Upright
 from .timm import as_leaf, checked_timm_folder, is_timm_dataset
 
 if TYPE_CHECKING:
@@ -104,10 +104,11 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
             return as_leaf(dataset), _position(index)
 
 
-def sample(dataset: Images, index: int) -> tuple[Source, Any]:
+def sample(dataset: Images, index: int, upright: bool = False) -> tuple[Source, Any]:
     """Return (source, target before target_transform) of a sample.
 
-    An invalid index raises the same error as ``dataset[index]``.
+    If ``upright`` is True, decoding rotates the image of a local file by its EXIF orientation. An invalid index raises
+    the same error as ``dataset[index]``.
     """
     reader = reader_of(dataset)
     if reader is None:
@@ -119,7 +120,7 @@ def sample(dataset: Images, index: int) -> tuple[Source, Any]:
     objects = objects_of(dataset)
     if objects is not None:
         return Record(objects, path), target
-    return source_type_of(dataset, reader)(os.fsdecode(path)), target
+    return (Upright if upright else reader.source_type(dataset))(os.fsdecode(path)), target
 
 
 def _position(index: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -160,13 +160,19 @@ def as_list(values: Any) -> Sequence[Any]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
-def look_up(dataset: data.Dataset, indices: Sequence[Any], folder: str = "") -> IndexedSamples:
+def look_up(
+    dataset: data.Dataset,
+    indices: Sequence[Any],
+    folder: str = "",
+    is_upright: Callable[[Images], bool] = lambda leaf: False,
+) -> IndexedSamples:
     """Look up the samples of a batch one by one. Relative paths are joined to ``folder``.
 
-    An invalid index raises the same error as ``dataset[index]``.
+    ``is_upright`` returns whether decoding rotates the images of an innermost data set by their EXIF orientation. An
+    invalid index raises the same error as ``dataset[index]``.
     """
     locations = [locate(dataset, index) for index in indices]
-    pairs = [sample(leaf, local) for leaf, local in locations]
+    pairs = [sample(leaf, local, is_upright(leaf)) for leaf, local in locations]
     sources = [source if is_record(source) else within(folder, source) for source, _ in pairs]
     return IndexedSamples(locations, sources, [target for _, target in pairs])
 

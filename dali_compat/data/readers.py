@@ -14,7 +14,6 @@ from torchvision.datasets.vision import StandardTransform
 from ..errors import Unsupported
 from ..inspection.objects import is_original
 from .folder import DALIImageFolder
-from .headers import IdentityWeakDict
 from .hugging_face import DALIHuggingFace
 from .image_table import DALIImageList
 from .sources import Upright
@@ -63,23 +62,10 @@ def reader_of(dataset: Any) -> Reader | None:
     return _LIST if isinstance(dataset, DALIImageList) else None
 
 
-_upright: IdentityWeakDict[bool] = IdentityWeakDict()
-
-
 def can_rotate(dataset: Any) -> bool:
-    """Return True if set_upright() affects a data set. It affects only local files."""
+    """Return True if decoding can rotate a data set's images by their EXIF orientation instead of its first
+    transform. It can for local files."""
     return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
-
-
-def set_upright(dataset: Any, upright: bool) -> None:
-    """Set whether images are rotated by their EXIF orientation when they are decoded, rather than by the first
-    transform."""
-    _upright.put(dataset, upright)
-
-
-def source_type_of(dataset: Any, reader: Reader) -> type[str]:
-    """Return the type of a data set's paths: str, or Upright if decoding rotates images."""
-    return Upright if _upright.get(dataset, bool) else reader.source_type(dataset)
 
 
 def known_class_of(dataset: Any) -> type | None:

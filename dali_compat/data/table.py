@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from .headers import IdentityWeakDict
-from .readers import reader_of, source_type_of
-from .sources import within
+from .readers import reader_of
+from .sources import Upright, within
 
 _PLAIN = frozenset((str, int, float, PosixPath))  # comparing these types runs none of the user's code
 _DTYPES = {int: np.int64, float: np.float64}
@@ -153,16 +153,18 @@ def _are_plain(kinds: Sequence[Any]) -> bool:
 _tables: IdentityWeakDict[SampleTable] = IdentityWeakDict()
 
 
-def table_of(dataset: Any, folder: str = "") -> SampleTable | None:
+def table_of(dataset: Any, folder: str = "", upright: bool = False) -> SampleTable | None:
     """Return the SampleTable of a data set, built again if its samples have changed.
 
-    Return None if the samples do not fit into a table. Relative paths are joined to ``folder``.
+    Return None if the samples do not fit into a table. Relative paths are joined to ``folder``. If ``upright`` is True,
+    the paths are Upright.
     """
     reader = reader_of(dataset)
     if reader is None or getattr(dataset, "_objects", None) is not None:
         return None
     try:
-        attributes, rest = reader.attributes(dataset), (source_type_of(dataset, reader), folder)
+        source_type = Upright if upright else reader.source_type(dataset)
+        attributes, rest = reader.attributes(dataset), (source_type, folder)
         table = _tables.get(dataset, lambda: SampleTable(attributes, reader.columns(dataset), *rest))
         if not table.matches(attributes, *rest):
             table = _tables.put(dataset, SampleTable(attributes, reader.columns(dataset), *rest))

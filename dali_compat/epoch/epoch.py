@@ -128,7 +128,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         super().__init__(loader, route, progress)
         known = leaves_of(loader.dataset)
         self.folder = current_folder()  # user code may change the working directory
-        made = {id(leaf): table_of(leaf, self.folder) for leaf in known}
+        made = {id(leaf): table_of(leaf, self.folder, self.is_upright(leaf)) for leaf in known}
         self.tables = {key: table for key, table in made.items() if table is not None}
         self.prefetches = self.may_prefetch()
         self.prefetcher = self._new_prefetcher(loader)
@@ -137,6 +137,10 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.engine = self.route.jpeg_engine()
         if self.engine is not None:
             self._share(self.engine.name, leaves_of(loader.dataset))
+
+    def is_upright(self, leaf: Any) -> bool:
+        """Return True if decoding, not a transform, rotates a leaf's images by their EXIF orientation."""
+        return self.route.plan_of(leaf).takes.upright
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
         """Share a JPEG engine's verdicts (comparisons of pixels) with other processes, for data sets with an index

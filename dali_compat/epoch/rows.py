@@ -194,7 +194,7 @@ def rows_of(
 
 
 def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
-    samples = look_up(epoch.dataset, indices, epoch.folder)
+    samples = look_up(epoch.dataset, indices, epoch.folder, epoch.is_upright)
     transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
     samples.targets = epoch.copied_targets(samples.targets, transformed)
     return samples

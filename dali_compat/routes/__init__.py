@@ -16,7 +16,7 @@ import torch
 
 from ..data.arrays import holds_arrays
 from ..data.base_datasets import image_leaves_of, leaves_of, survey
-from ..data.readers import can_rotate, set_upright, transforms_of
+from ..data.readers import can_rotate, transforms_of
 from ..errors import Unsupported
 from ..inspection.replaced import refuse_replaced_functions
 from ..plan import ImageSpec, Options, Plan, Step
@@ -207,7 +207,6 @@ def _plan(leaf: Any, options: Options, plans_by_key: dict[tuple, Plan]) -> Plan:
     """Return the plan of an innermost data set. If ``plans_by_key`` contains an equal plan, return that plan, otherwise
     add the new one."""
     plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_rotate(leaf)), options)
-    set_upright(leaf, plan.takes.upright)
     return plans_by_key.setdefault(plan.key, plan)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from contract.both import EXACT, assert_same_epoch, ours, stock
-from dali_compat import DALIImageFolder, DALIImageList
+from contract.both import EXACT, assert_same_epoch, assert_same_pixels, ours, pixels, stock
+from dali_compat import BadImageWarning, DALIImageFolder, DALIImageList
 from dali_compat.engine import pil
 
 KINDS = "jpg", "png", "tiff", "webp"
@@ -208,6 +209,34 @@ def test_pixels_equal_torchs_when_the_transform_is_replaced(oriented):
         dataset.transform = plain.transform = transform
         assert_same_epoch(loader, stock(plain, 5))
         assert_same_epoch(ours(data.Subset(dataset, range(len(dataset))), 5, device="cpu"), stock(plain, 5))
+
+
+def _with_labels_as_text(dataset: DALIImageList) -> None:
+    dataset.targets = list(map(str, dataset.targets))
+
+
+def _with_damaged_files(dataset: DALIImageList) -> None:
+    dataset.paths[::3] = [__file__] * len(dataset.paths[::3])
+
+
+@pytest.mark.parametrize("change", [_with_labels_as_text, _with_damaged_files])
+def test_running_epoch_rotates_images_when_another_loader_does_not(oriented, change):
+    """The transform is replaced before the second loader starts. Substitutes of damaged files are rotated, too."""
+    options = dict(num_workers=1, prefetch_factor=1, device="cpu", exact=True, on_error="replace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BadImageWarning)
+        dataset = _image_list(oriented, "the function")
+        change(dataset)
+        torch.manual_seed(0)
+        expected = list(ours(dataset, 3, **options))
+        torch.manual_seed(0)
+        running = iter(ours(dataset, 3, **options))
+        found = [next(running) for _ in range(2)]
+        dataset.transform = EXACT
+        next(iter(ours(dataset, 3, **options)))
+        found += running
+    assert_same_pixels(pixels(found), pixels(expected))
+    assert [list(labels) for _, labels in found] == [list(labels) for _, labels in expected]
 
 
 @pytest.mark.parametrize("form", ["files", "a loader"])
