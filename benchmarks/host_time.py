@@ -14,14 +14,8 @@ Confounders.
 - DALI's share is in every case: schedule_run(), share_outputs(), and DLPack.
 - On a GPU the thread also pays for launches.
 
-With --table: how much does the table of an image folder's samples (data/table.py) take? The samples of --files files in
-1,000 classes are made up, with paths like ImageNet's; the files do not exist. Each round creates a table and counts its
-seconds of processor time, and then another under tracemalloc, which slows it, and counts its bytes: those kept, and the
-maximum. Neither includes the data set's list.
-
 Commands.
     python benchmarks/host_time.py --files 100000 --rounds 5 --json OUT.json
-    python benchmarks/host_time.py --table --files 1281167 --rounds 5 --json OUT.json
 """
 
 import contextlib
@@ -30,7 +24,6 @@ import pathlib
 import shutil
 import tempfile
 import time
-import tracemalloc
 
 import common
 import numpy as np
@@ -143,36 +136,7 @@ def milliseconds(batches, count):
     return 1000 * spent / count
 
 
-def samples_as_in_imagenet(count):
-    """Return (path, class) for ``count`` files. The strings are new each time, because their hashes are cached."""
-    classes = sorted(number % 1000 for number in range(count))
-    root = "/data/imagenet/train"
-    return [(f"{root}/n{one:08d}/n{one:08d}_{number % 100_000}.JPEG", one) for number, one in enumerate(classes)]
-
-
-def measure_table(args, result):
-    from dali_compat.data.table import SampleTable
-
-    for number in range(args.rounds):
-        samples = samples_as_in_imagenet(args.files)
-        path_bytes = sum(len(path) for path, _ in samples) / args.files
-        begin = time.thread_time()
-        SampleTable(samples)
-        seconds = time.thread_time() - begin
-        tracemalloc.start()
-        table = SampleTable(samples)
-        kept, peak = (size / args.files for size in tracemalloc.get_traced_memory())
-        tracemalloc.stop()
-        del table
-        case = f"{args.files:,} paths of {path_bytes:.1f} bytes"
-        measured = {"seconds": seconds, "bytes kept a sample": kept, "bytes a sample at most": peak}
-        result["rounds"].append({"round": number, "case": case, **measured})
-        common.write_json(args.json, result)
-    rows = [[key, *common.spread(common.medians(result["rounds"], key)[case], ".2f")] for key in measured]
-    print("\n" + common.markdown([case, "median", "min - max"], rows))
-
-
-def measure_next(args, result):
+def measure(args, result):
     with folder(100) as few, folder(args.files) as many:
         cases = {
             "ours, 100 files": ours(few, args),
@@ -195,11 +159,10 @@ def main():
     options = common.basic_parser(__doc__)
     options.add_argument("--files", type=int, default=100_000)
     options.add_argument("--batches", type=int, default=40)
-    options.add_argument("--table", action="store_true", help="measure the table of samples, not next()")
     args = options.parse_args()
     result = {"benchmark": "host_time", "facts": common.facts(), "rounds": []}
     print(result["facts"], flush=True)
-    (measure_table if args.table else measure_next)(args, result)
+    measure(args, result)
 
 
 if __name__ == "__main__":

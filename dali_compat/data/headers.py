@@ -143,13 +143,13 @@ class Headers:
         facts["keys"] = keys
         self._facts[at] = facts
 
-    def set_intact(self, index: int) -> None:
-        """Record that DALI and PIL decode the file at ``index`` in the same way."""
+    def set_intact(self, index: int | np.ndarray) -> None:
+        """Record that DALI and PIL decode the files at ``index`` in the same way."""
         with self._lock:
             self._facts["intact"][index] = True
 
-    def use_pil(self, index: int) -> None:
-        """Record that PIL must decode the file at ``index``, because DALI failed or may decode it differently."""
+    def use_pil(self, index: int | np.ndarray) -> None:
+        """Record that PIL must decode the files at ``index``, because DALI failed or may decode them differently."""
         with self._lock:
             self._facts["kinds"][index] = PIL
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
 from torchvision import get_image_backend
 from torchvision.datasets import DatasetFolder, folder
 from torchvision.datasets.folder import default_loader, pil_loader
@@ -36,10 +36,20 @@ class Reader(NamedTuple):
         path, target = attributes[0][index]
         return path, target
 
-    def columns(self, dataset: Any) -> tuple[Sequence[Any], Any]:
-        """Return (paths, targets) of all samples. The targets may be a tensor."""
-        attributes = self.attributes(dataset)
-        return (attributes[0], attributes[1]) if len(attributes) > 1 else columns_of_pairs(attributes[0])
+    def at(self, dataset: Any, indices: Iterable[int]) -> tuple[list[Any], Any]:
+        """Return (paths, targets) of the samples at ``indices``. The targets may be a tensor. Raise TypeError if the
+        samples are not in lists or tuples."""
+        first, *others = self.attributes(dataset)
+        targets = others[0] if others else first
+        if type(first) not in (list, tuple) or type(targets) not in (list, tuple, torch.Tensor):
+            raise TypeError("samples must be in lists")
+        chosen = list(indices)
+        entries = [first[i] for i in chosen]
+        if others:
+            return entries, targets[chosen] if type(targets) is torch.Tensor else [targets[i] for i in chosen]
+        if set(map(type, entries)) != {tuple}:
+            raise TypeError("samples must be tuples (path, target)")
+        return [path for path, _ in entries], [target for _, target in entries]
 
 
 _readers: dict[type, Reader] = {}
@@ -119,15 +129,6 @@ def _check_folder(dataset: Any) -> None:
 def _check_list(dataset: Any) -> None:
     check_items(dataset, DALIImageList.__getitem__)
     check_loader(dataset, folder.pil_loader)
-
-
-def columns_of_pairs(pairs: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Convert a list of (path, target) to (paths, targets). Raise TypeError if an entry is not a tuple of two."""
-    if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
-        raise TypeError("samples must be tuples (path, target)")
-    # zip(*pairs) would create an iterator per sample
-    paths, targets = (tuple(map(itemgetter(column), pairs)) for column in (0, 1))
-    return paths, targets
 
 
 _FOLDER = Reader(

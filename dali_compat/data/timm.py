@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torchvision.datasets.folder import pil_loader
 from ..errors import Unsupported
 from ..inspection.objects import is_original
 from .headers import IdentityWeakDict
-from .readers import Reader, add_reader, check_items, columns_of_pairs
+from .readers import Reader, add_reader, check_items
 
 _known: IdentityWeakDict[tuple[tuple[Any, ...], Any]] = IdentityWeakDict()
 
@@ -92,8 +92,8 @@ class _Reader(Reader):
         path, target = dataset.samples[index]
         return path, -1 if target is None and dataset.target_transform is None else target
 
-    def columns(self, dataset: Any) -> tuple[Any, Any]:
-        paths, targets = columns_of_pairs(dataset.samples)
+    def at(self, dataset: Any, indices: Iterable[int]) -> tuple[list[Any], Any]:
+        paths, targets = super().at(dataset, indices)
         if dataset.target_transform is None:
             targets = [-1 if target is None else target for target in targets]
         return paths, targets
@@ -103,6 +103,6 @@ add_reader(
     TimmFolder,
     _Reader(
         check=lambda dataset: check_items(dataset, DatasetFolder.__getitem__),
-        attributes=lambda dataset: (dataset.samples, str(dataset.target_transform is None)),
+        attributes=lambda dataset: (dataset.samples,),
     ),
 )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ..data.lookup import IndexedSamples, TableSamples
+from ..data.lookup import Samples
 from ..randoms import generator_states, set_generators
 from ..runtime.decorators import named
 from ..runtime.device import ViewBatches, filled, mapped, moved, on_the_cpu
@@ -79,16 +79,16 @@ def _default_device(function: Callable[[Any], Any], device: torch.device) -> Abs
 
 
 @named("collate")
-def collate(
-    epoch: Epoch[Any], samples: IndexedSamples | TableSamples, images: Any, begin: int, name: Callable[[int], str]
-) -> Any:
+def collate(epoch: Epoch[Any], samples: Samples, images: Any, begin: int, name: Callable[[int], str]) -> Any:
     """Return the collated batch, on the device. ``name`` returns the name of a row for error messages."""
     with_index = {getattr(leaf, "return_index", False) for leaf in samples.leaves}
     fast = not epoch.default_collate and epoch.fast_collate
     fast = fast and isinstance(images, torch.Tensor) and images.dtype == torch.uint8
     if not (epoch.default_collate or fast) or not len(samples.targets) or len(with_index) != 1:
         return call_collate_fn(epoch, partial(_samples, samples), images, begin)
-    columns = [samples.targets, samples.locals] if with_index == {True} else [samples.targets]
+    columns = [samples.targets]
+    if with_index == {True}:
+        columns.append([local for _, local in samples.locations])
     images = _stacked(epoch, images, name)
     made = [moved(_column(column, name), epoch.route.device) for column in columns]
     return (images, made[0].long() if made[0].ndim == 1 else made[0]) if fast else [images, *made]
@@ -102,12 +102,11 @@ def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: A
     return moved(made, epoch.route.device)
 
 
-def _samples(samples: IndexedSamples | TableSamples, images: Any) -> list[tuple]:
+def _samples(samples: Samples, images: Any) -> list[tuple]:
     """Return a list of samples with these images, as from ``dataset[index]``."""
-    targets = samples.targets.tolist() if isinstance(samples.targets, np.ndarray) else samples.targets
     return [
         (image, target, local) if getattr(leaf, "return_index", False) else (image, target)
-        for image, target, (leaf, local) in zip(images, targets, samples.locations, strict=True)
+        for image, target, (leaf, local) in zip(images, samples.targets, samples.locations, strict=True)
     ]
 
 
@@ -240,6 +239,9 @@ def collated(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
 
 
 def _column(values: Any, name: Callable[[int], str]) -> Any:
-    if isinstance(values, np.ndarray):
-        return torch.from_numpy(values)
-    return values if isinstance(values, torch.Tensor) else collated(tuple(values), name)
+    if isinstance(values, torch.Tensor):
+        return values
+    if set(map(type, values)) == {int}:
+        with suppress(OverflowError):  # default_collate then raises torch's error
+            return torch.from_numpy(np.array(values, np.int64))  # faster than torch.tensor()
+    return collated(tuple(values), name)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..data.header import DALI, PIL, UNREADABLE
-from ..data.lookup import IndexedSamples, LeafRows, TableSamples, as_list, objects_at
+from ..data.lookup import LeafRows, Samples, objects_at
 from ..data.sources import Source
 from ..ops.draws import ImageTooSmall
 from ..plan import Plan
@@ -93,7 +93,7 @@ class DaliBatch(Batch):
             return
         self._requested = True
         if self.epoch.fetcher is not None:
-            self.epoch.fetcher.request(objects_at(self.epoch.dataset, self.indices, self.epoch.tables))
+            self.epoch.fetcher.request(objects_at(self.epoch.dataset, self.indices, self.epoch.plain))
 
     @stage
     def announce(self) -> None:
@@ -165,7 +165,7 @@ class DaliBatch(Batch):
         return made
 
     def _collate(self, images: Any) -> Any:
-        samples: IndexedSamples | TableSamples = self._rows.samples
+        samples = self._rows.samples
         if self._bad:
             samples, images = self._without_bad(samples, images)
             if not len(self):
@@ -216,7 +216,7 @@ class DaliBatch(Batch):
 
     # ---- on_error
 
-    def single_outcome(self) -> tuple[IndexedSamples | TableSamples, Any, tuple[Source, Any] | None]:
+    def single_outcome(self) -> tuple[Samples, Any, tuple[Source, Any] | None]:
         """Return (samples, image, failure) of a batch with one sample. If the sample could be read, the failure is
         None. Otherwise, the image is None, and the failure is (source, reason)."""
         images, samples = self.outcome(), self._rows.samples
@@ -232,13 +232,13 @@ class DaliBatch(Batch):
             make = partial(DaliBatch, self.epoch, begin=self.begin + row, is_substitute=True)
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
-    def _without_bad(self, samples: IndexedSamples | TableSamples, images: Any) -> tuple[IndexedSamples, Any]:
+    def _without_bad(self, samples: Samples, images: Any) -> tuple[Samples, Any]:
         """Return the samples and images, with failed rows dropped or replaced. Record the errors of the failed rows."""
         errors, bad = self.epoch.errors, self._bad
         for row, error in sorted(bad.items()):
             errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))
         good = [row for row in range(len(self)) if row not in bad]
-        listed = IndexedSamples(list(samples.locations), list(samples.sources), list(as_list(samples.targets)))
+        listed = Samples(list(samples.locations), list(samples.sources), list(samples.targets))
         if errors.policy == "skip":
             self.indices = [self.indices[i] for i in good]
             return listed.only(good), images

@@ -15,10 +15,9 @@ from torch.utils.data import default_collate
 
 from ..data.base_datasets import leaves_of, objects_of
 from ..data.headers import headers_of
-from ..data.lookup import PLAIN, is_plain
+from ..data.lookup import PLAIN, has_plain_samples, is_plain, paths_digest
 from ..data.prefetch import HeaderPrefetcher
 from ..data.sources import Form, current_folder
-from ..data.table import SampleTable, table_of
 from ..plan import Plan
 from ..randoms import Randoms, own_generators
 from ..remote.fetcher import Fetcher
@@ -94,7 +93,8 @@ class Epoch(Generic[R]):
         """Return copies of targets if num_workers > 0 and user functions receive the targets, because in torch's
         workers such functions can modify only copies. Otherwise, or if copying fails, return the targets themselves.
         ``transformed`` is whether target_transform will be called."""
-        if self.in_workers and (transformed or not self.default_collate):
+        needed = self.in_workers and (transformed or not self.default_collate)
+        if needed and not {int, float, str}.issuperset(map(type, targets)):  # immutable, and deepcopy() is slow
             with suppress(Exception):  # some objects cannot be copied
                 return deepcopy(targets)
         return targets
@@ -118,7 +118,7 @@ _MIN_UNREAD, _MAX_PROCESSES = 4096, 8  # minimum number of unread headers, maxim
 class DaliEpoch(Epoch[DaliRoute]):
     """State shared by the batches of an epoch on the DALI route."""
 
-    tables: dict[int, SampleTable]  # by id() of a leaf; samples of the leaf at the start of the epoch
+    plain: set[int]  # id() of each leaf whose look-up ran no user code at the start of the epoch; see is_plain()
     prefetcher: HeaderPrefetcher | None = None  # used if a GPU decodes and many headers are unread
 
     def __init__(self, loader, route: DaliRoute, progress: Progress):
@@ -128,8 +128,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         super().__init__(loader, route, progress)
         known = leaves_of(loader.dataset)
         self.folder = current_folder()  # user code may change the working directory
-        made = {id(leaf): table_of(leaf, self.folder, self.is_upright(leaf)) for leaf in known}
-        self.tables = {key: table for key, table in made.items() if table is not None}
+        self.plain = {key for key, leaf in {id(leaf): leaf for leaf in known}.items() if has_plain_samples(leaf)}
         self.prefetches = self.may_prefetch()
         self.prefetcher = self._new_prefetcher(loader)
         self.fetcher = Fetcher() if any(objects_of(leaf) is not None for leaf in known) else None
@@ -146,14 +145,16 @@ class DaliEpoch(Epoch[DaliRoute]):
         """Share a JPEG engine's verdicts (comparisons of pixels) with other processes, for data sets with an index
         file. Called at the beginning of an epoch, not in end(), which the garbage collector may call at any time."""
         for leaf in leaves:
-            file, table = getattr(leaf, "_index_file", None), self.tables.get(id(leaf))
-            if file is not None and table is not None:
-                headers_of(leaf).verdicts(engine).share(file, table.digest, len(table))
+            file = getattr(leaf, "_index_file", None)
+            if file is not None and id(leaf) in self.plain:
+                with suppress(TypeError, ValueError):  # objects, or invalid samples
+                    digest = paths_digest(leaf, self.folder)
+                    headers_of(leaf).verdicts(engine).share(file, digest, len(leaf.samples))
 
     def _new_prefetcher(self, loader) -> HeaderPrefetcher | None:
         if self.route.device.type != "cuda" or not loader.num_workers or not self.prefetches:
             return None
-        known = [(headers_of(leaf), len(leaf)) for leaf in leaves_of(loader.dataset) if id(leaf) in self.tables]
+        known = [(headers_of(leaf), len(leaf)) for leaf in leaves_of(loader.dataset) if id(leaf) in self.plain]
         if sum(headers.unseen(count) for headers, count in known) < _MIN_UNREAD:
             return None
         try:
@@ -165,7 +166,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         """Return True if starting a batch runs no user code, so that the prefetch thread may do it. The result may
         differ after the user has changed the data set."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
-        return substitutes and is_plain(self.dataset, self.tables)
+        return substitutes and is_plain(self.dataset, self.plain)
 
     def pipeline(self, plan: Plan, batch_size: int, form: Form) -> DecodePipeline:
         """Return the pipeline for the next batch of a plan and form."""

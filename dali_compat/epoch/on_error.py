@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from ..data.lookup import IndexedSamples
+from ..data.lookup import Samples
 from ..errors import BadImageWarning, ImageReadError, remedy_of
 from ..randoms import replacement
 from ..runtime.messages import stack_level
@@ -138,7 +138,7 @@ class Substitute:
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
-    def outcome(self) -> tuple[IndexedSamples, Any]:
+    def outcome(self) -> tuple[Samples, Any]:
         """Return the replacement and its image. Record the samples that could not be read. If none of ATTEMPTS samples
         can be read, raise the last error."""
         while True:

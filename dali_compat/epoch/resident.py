@@ -12,7 +12,7 @@ import torch
 
 from ..data.arrays import target
 from ..data.base_datasets import locate
-from ..data.lookup import IndexedSamples
+from ..data.lookup import Samples
 from ..routes.resident import ResidentRoute
 from ..runtime.decorators import profiles
 from ..runtime.device import ViewBatches
@@ -55,7 +55,7 @@ class ResidentBatch(Batch):
     def _listed(self) -> list:
         return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
 
-    def _located(self) -> IndexedSamples:
+    def _located(self) -> Samples:
         places = [locate(self.epoch.dataset, index) for index in self._listed()]
         transformed = any(dataset.target_transform for dataset, _ in places)
         given = self.epoch.copied_targets([target(dataset, local) for dataset, local in places], transformed)
@@ -64,7 +64,7 @@ class ResidentBatch(Batch):
                 one if dataset.target_transform is None else dataset.target_transform(one)
                 for one, (dataset, _) in zip(given, places, strict=True)
             ]
-        return IndexedSamples(places, [], targets)
+        return Samples(places, [], targets)
 
     def _images(self):
         images, self._labels = self.chunk.take(self.number)  # type: ignore[union-attr]  # without a chunk, ``error`` is set

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..data.header import PIL
-from ..data.headers import FACTS, Headers, headers_of
-from ..data.lookup import IndexedSamples, LeafRows, TableSamples, as_list, in_tables, look_up
+from ..data.headers import FACTS, Headers
+from ..data.lookup import LeafRows, Samples, look_up
 from ..data.readers import transforms_of
 from ..data.sources import PATHS, Source, ctimes_of, fetch, is_object
 from ..data.verdicts import Verdicts
@@ -26,7 +26,7 @@ class Rows(DecodableRows):
     """The rows (images) of a batch from a data set of files. read_headers() sets ``facts`` and ``verdicts``.
 
     Args:
-        samples: locations of the images, and their targets.
+        samples, leaf_rows: result of look_up().
         indices: indices from the sampler.
         begin: number of samples of the epoch before the batch.
         bad: error, or its text, of each row that has failed. fail_rows() adds to it.
@@ -36,13 +36,14 @@ class Rows(DecodableRows):
     def __init__(
         self,
         epoch: DaliEpoch,
-        samples: IndexedSamples | TableSamples,
+        samples: Samples,
+        leaf_rows: list[LeafRows],
         indices: Sequence[Any],
         begin: int,
         bad: dict[int, Exception | str],
         tolerant: bool,
     ):
-        self.epoch, self.samples, self.indices, self.begin = epoch, samples, indices, begin
+        self.epoch, self.samples, self.leaf_rows, self.indices, self.begin = epoch, samples, leaf_rows, indices, begin
         self.bad, self.tolerant = bad, tolerant
         self._requested: list[tuple[LeafRows, int]] = []  # (rows, ticket) of requested headers
 
@@ -53,8 +54,8 @@ class Rows(DecodableRows):
     def sources(self) -> Sequence[Source]:
         return self.samples.sources
 
-    def paths(self, rows: np.ndarray) -> Any:
-        return self.samples.paths(rows)
+    def paths(self, rows: np.ndarray) -> list[Any]:
+        return [self.sources[row] for row in rows.tolist()]
 
     def name(self, row: int) -> str:
         return f"{self.sources[row]}, index {self.indices[row]}"
@@ -79,8 +80,8 @@ class Rows(DecodableRows):
     def request_headers(self) -> bool:
         """Let other processes read the headers that are not cached yet. Return True if any were requested."""
         prefetcher = self.epoch.prefetcher
-        if prefetcher is not None and isinstance(self.samples, TableSamples):
-            for found in self.samples.leaf_rows():
+        if prefetcher is not None:
+            for found in [one for one in self.leaf_rows if one.input == PATHS]:
                 new = found.but(self.bad).unknown()
                 paths = [self.sources[row] for row in new.rows.tolist()]
                 ticket = prefetcher.request(paths) if paths else None
@@ -103,7 +104,7 @@ class Rows(DecodableRows):
         made = []
         engine, count = self.epoch.engine, len(self)
         self.facts, self.verdicts = np.zeros(count, FACTS), np.zeros(count, np.uint64)
-        for found in self.samples.leaf_rows():
+        for found in self.leaf_rows:
             if self.bad:
                 found = found.but(self.bad)
             if not len(found.rows):
@@ -132,25 +133,25 @@ class Rows(DecodableRows):
         return self.sources[int(rows[i])]
 
     def set_intact(self, rows: list[int]) -> None:
-        for headers, index in map(self._headers_of, rows):
+        for headers, index in self._headers_of(rows):
             headers.set_intact(index)
 
     def use_pil(self, row: int) -> None:
-        headers, index = self._headers_of(row)
-        headers.use_pil(index)
+        for headers, index in self._headers_of([row]):
+            headers.use_pil(index)
 
     def forget(self, rows: list[int]) -> None:
-        for headers, index in map(self._headers_of, rows):
+        for headers, index in self._headers_of(rows):
             headers.forget(index)
 
-    def _headers_of(self, row: int) -> tuple[Headers, int]:
-        leaf, local = self.samples.locations[row]
-        return headers_of(leaf), local % len(leaf)
+    def _headers_of(self, rows: list[int]) -> list[tuple[Headers, np.ndarray]]:
+        """Return (headers, indices of the rows in them) for each innermost data set."""
+        return [(found.headers, found.index[np.isin(found.rows, rows)]) for found in self.leaf_rows]
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
         assert self.epoch.engine is not None  # only called for the engine's rows
         places: list[tuple[Verdicts, np.ndarray, np.ndarray]] = []
-        for found in self.samples.leaf_rows():
+        for found in self.leaf_rows:
             at = np.flatnonzero(np.isin(rows, found.rows))
             index = found.index[np.searchsorted(found.rows, np.array(rows)[at])]
             places.append((found.headers.verdicts(self.epoch.engine.name), index, at))
@@ -180,24 +181,17 @@ def rows_of(
 ) -> Rows:
     """Return the rows of a batch, with their targets, and with the bytes of images that are not files. The arguments
     are those of Rows and DaliBatch."""
-    tabled = None if is_substitute else in_tables(epoch.dataset, indices, epoch.tables)
+    samples, leaf_rows = look_up(epoch.dataset, indices, epoch.folder, epoch.is_upright)
+    transformed = any(transforms_of(found.leaf)[1] for found in leaf_rows)
+    samples.targets = epoch.copied_targets(samples.targets, transformed)
     tolerant = is_substitute or epoch.errors.policy != "raise"
-    rows = Rows(epoch, tabled or _looked_up(epoch, indices), indices, begin, bad, tolerant)
-    if tabled is None:
+    rows = Rows(epoch, samples, leaf_rows, indices, begin, bad, tolerant)
+    if any(found.input != PATHS for found in leaf_rows):
         _fetch(rows)
-    samples = rows.samples
-    if any(transforms_of(leaf)[1] for leaf in samples.leaves):
-        samples.targets = list(as_list(samples.targets))
+    if transformed:
         with epoch.worker_generators(begin):
             samples.targets = [_target(rows, row) for row in range(len(rows))]
     return rows
-
-
-def _looked_up(epoch: DaliEpoch, indices: list[Any]) -> IndexedSamples:
-    samples = look_up(epoch.dataset, indices, epoch.folder, epoch.is_upright)
-    transformed = any(transforms_of(leaf)[1] for leaf in samples.leaves)
-    samples.targets = epoch.copied_targets(samples.targets, transformed)
-    return samples
 
 
 def _fetch(rows: Rows) -> None:

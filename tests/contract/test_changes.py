@@ -1,6 +1,7 @@
 """Changes of a data set after its loader was made take effect in the next epoch, as in torch."""
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,7 +170,11 @@ def _as_bools(dataset):
     dataset.samples = [(path, bool(target)) for path, target in dataset.samples]
 
 
-EDITS = [_replace_entries, _as_floats, _as_bools, _reverse_samples, _relabel, _swap_two]
+def _some_as_paths(dataset):
+    dataset.samples[::2] = [(Path(path), target) for path, target in dataset.samples[::2]]
+
+
+EDITS = [_replace_entries, _as_floats, _as_bools, _some_as_paths, _reverse_samples, _relabel, _swap_two]
 NESTED = {
     "folder": lambda folder: folder,
     "Subset": lambda folder: data.Subset(folder, [5, 0, 1, -1, 3, 2, 9, 15, -7]),
