@@ -147,7 +147,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         for leaf in leaves:
             file = getattr(leaf, "_index_file", None)
             if file is not None and id(leaf) in self.plain:
-                with suppress(TypeError, ValueError):  # objects, or invalid samples
+                with suppress(TypeError, ValueError):  # invalid samples
                     digest = paths_digest(leaf, self.folder)
                     headers_of(leaf).verdicts(engine).share(file, digest, len(leaf.samples))
 

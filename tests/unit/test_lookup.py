@@ -290,7 +290,7 @@ def test_indices_beyond_len_have_headers_of_their_own():
         assert found.index.tolist() == [1, 5, 3] and samples.sources == ["a/x1", "a/5", "a/xxx3"]
 
 
-def test_digest_depends_on_paths_and_order_only(tmp_path, image_root):
+def test_digest_depends_on_paths_and_order_only(image_root):
     folder = DALIImageFolder(image_root)
     before = paths_digest(folder, "")
     folder.samples = [(pathlib.Path(path), target + 1) for path, target in folder.samples]

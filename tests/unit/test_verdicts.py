@@ -2,12 +2,16 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dali_compat import DALIImageFolder
 from dali_compat.data import verdicts as module
+from dali_compat.data.headers import headers_of
 from dali_compat.data.verdicts import BY_ENGINE, BY_PILLOW, Verdicts, are_valid, decoders
+from dali_compat.epoch.epoch import DaliEpoch
 
 RNG = np.random.default_rng(0)
 FILES = [RNG.integers(0, 256, count, np.uint8) for count in (8, 9, 15, 16, 17, 1000, 1003)]
@@ -111,6 +115,18 @@ def test_share_merges_the_verdicts_of_two_processes(tmp_path):
     later = Verdicts("one")
     later.share(file, "samples", 5)
     assert known(later) == [10, 11, 0, 0, 24]
+
+
+def test_epochs_share_verdicts_when_data_sets_have_the_same_index_file_and_paths(image_root, tmp_path):
+    folders = [DALIImageFolder(image_root, index_cache=tmp_path / "index") for _ in range(4)]
+    folders[2].samples.reverse()
+    folders[3].samples[0] = None, 0
+    epoch = SimpleNamespace(plain=set(map(id, folders)), folder="")
+    headers_of(folders[0]).verdicts("one").put(np.array([0, 1]), verdicts_of(10, 11))
+    for folder in folders:
+        DaliEpoch._share(epoch, "one", [folder])
+    found = [known(headers_of(folder).verdicts("one")) for folder in folders]
+    assert found == [[10, 11, 0, 0, 0], [10, 11, 0, 0, 0], [0] * 5, [0] * 5]
 
 
 def test_forgotten_verdict_is_not_restored_by_share(tmp_path):
