@@ -103,7 +103,7 @@ def _look_up_in_lists(
     for leaf, rows, inner in locate_all(dataset, index):
         local = inner.tolist()
         paths, targets = _files_at(leaf, local, folder)
-        upright = is_upright(leaf) or reader_of(leaf).source_type(leaf) is Upright  # type: ignore[union-attr]
+        upright = is_upright(leaf) or reader_of(leaf).source_type(leaf) is Upright  # type: ignore[union-attr]  # it has a reader
         sources: list[Any] = list(map(Upright, paths)) if upright else paths
         # hash() of these tuples equals Upright.__hash__(), but is faster
         hashed: Any = zip(repeat(Upright), paths) if upright else paths

@@ -86,7 +86,11 @@ _MODULES = functional, functional_v2
 _NAMES = {
     name for module in _MODULES for name, one in vars(module).items() if name[0] != "_" and _is_library_function(one)
 }
-_FUNCTIONALS = [(module, name) for module in _MODULES for name in sorted(_NAMES & vars(module).keys())]
+_FUNCTIONALS = [
+    (module, name, one if _is_library_function(one := vars(module)[name]) else None)
+    for module in _MODULES
+    for name in sorted(_NAMES & vars(module).keys())
+]
 _ENHANCE = [one for one in vars(ImageEnhance).values() if isinstance(one, type)]
 _OWNERS: list[Any] = [Image, Image.Image, ImageOps, *_ENHANCE, _functional_pil, _functional_tensor]
 _BY_TORCHVISION = """__array_interface__ __init__ blend convert copy crop enhance expand filter fromarray frombuffer
@@ -104,8 +108,9 @@ def refuse_replaced_functions(opens: bool) -> None:
     """Raise Unsupported if a function of torchvision.transforms.functional was replaced, or a Pillow function that
     torchvision calls. If ``opens`` is True, also check the functions that open images."""
     what = next((f"{_name(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
-    for module, name in () if what else _FUNCTIONALS:
-        if not _is_library_function(function_of(vars(module)[name])):
+    for module, name, original in () if what else _FUNCTIONALS:
+        function = vars(module).get(name)
+        if function is not original and not _is_library_function(function_of(function)):
             what = f"{module.__name__}.{name}"
     if opens and builtins.open is not io.open:
         what = "open()"

@@ -95,7 +95,7 @@ def test_pad_after_to_tensor_is_applied_to_files_read_by_pillow(tmp_path):
 
 
 def test_interrupted_epoch_gives_no_partial_batch(image_root, monkeypatch):
-    import dali_compat.epoch.rows as module
+    import dali_compat.data.lookup as module
 
     loader = _loader(image_root, PIXELS, 4)
     iterator = iter(loader)
