@@ -27,7 +27,6 @@ from ..runtime.device import moved
 from ..runtime.forks import end_daemons_at_exit
 from ..runtime.internals import file_of
 from ..tracing import worker
-from ..tracing.worker import SeededIndex, SeededIndices
 from .collate import add_remedy, collate_by_default
 from .on_error import ATTEMPTS, NOTHING, Errors
 from .progress import Progress, load_object_states
@@ -234,7 +233,7 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
         if not isinstance(self._dataset, _OnErrorDataset):
             return index
         self.progress.seeded(int(self._base_seed))  # torch sends the first indices before __init__() records the seed
-        return (SeededIndices if self._auto_collation else SeededIndex)(index, self.progress.seed)
+        return (worker.SeededIndices if self._auto_collation else worker.SeededIndex)(index, self.progress.seed)
 
     def _process_data(self, *args):
         self._count_consumed()

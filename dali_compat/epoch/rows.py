@@ -55,7 +55,8 @@ class Rows(DecodableRows):
         return self.samples.sources
 
     def paths(self, rows: np.ndarray) -> list[Any]:
-        return [self.sources[row] for row in rows.tolist()]
+        sources = self.sources  # not a property's call for each row
+        return [sources[row] for row in rows.tolist()]
 
     def name(self, row: int) -> str:
         return f"{self.sources[row]}, index {self.indices[row]}"
@@ -83,7 +84,7 @@ class Rows(DecodableRows):
         if prefetcher is not None:
             for found in [one for one in self.leaf_rows if one.input == PATHS]:
                 new = found.but(self.bad).unknown()
-                paths = [self.sources[row] for row in new.rows.tolist()]
+                paths = self.paths(new.rows)
                 ticket = prefetcher.request(paths) if paths else None
                 if ticket is not None:
                     self._requested.append((new, ticket))
@@ -127,7 +128,7 @@ class Rows(DecodableRows):
         because stat() would take too long."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
-        return ctimes_of([self.sources[row] for row in found.rows.tolist()])
+        return ctimes_of(self.paths(found.rows))
 
     def _source_of(self, rows: np.ndarray, i: int) -> Source:
         return self.sources[int(rows[i])]

@@ -34,8 +34,8 @@ def max_draw_ahead(sampler) -> int:
     """Return how many batches of an epoch may be drawn early without a difference that the user sees. For custom
     samplers, return 0.
 
-    Of torch's samplers, only a RandomSampler with a ``generator`` is limited. It draws random numbers
-    from the generator after its last index, and also between indices if samples may repeat.
+    Of torch's samplers, only a RandomSampler with a ``generator`` is limited. It draws random numbers from the
+    generator after its last index, and also between indices if samples may repeat.
     """
     inner = sampler.sampler if type(sampler) is data.BatchSampler else sampler
     if type(inner) in _DRAW_AT_ONCE:

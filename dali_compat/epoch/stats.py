@@ -38,8 +38,8 @@ class LoaderStats(NamedTuple):
             training steps.
         host: CPU time of the calling thread in next().
         in_flight: batches currently submitted to DALI, computed ahead, or requested from torch's workers.
-        held: bytes currently used by copies of arrays, and by batches computed ahead from
-            arrays. DALI's buffers are not included.
+        held: bytes currently used by copies of arrays, and by batches computed ahead from arrays. DALI's buffers are
+            not included.
         peak: largest value of ``held`` at the end of an epoch, when batches were computed ahead, or when stats() was
             called.
         objects: objects fetched from object storage or its ``disk_cache``.

@@ -108,7 +108,7 @@ def refuse_replaced_functions(opens: bool) -> None:
     """Raise Unsupported if a function of torchvision.transforms.functional was replaced, or a Pillow function that
     torchvision calls. If ``opens`` is True, also check the functions that open images."""
     what = next((f"{_name(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
-    for module, name, original in () if what else _FUNCTIONALS:
+    for module, name, original in _FUNCTIONALS:
         function = vars(module).get(name)
         if function is not original and not _is_library_function(function_of(function)):
             what = f"{module.__name__}.{name}"

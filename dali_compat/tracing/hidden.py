@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -10,22 +11,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ..inspection.objects import attributes
 from .tensors import REAL_CLASS, TracedTensor
 
-_LEAVES = (
-    torch.Tensor,
-    Image.Image,
-    np.ndarray,
-    np.generic,
-    str,
-    bytes,
-    int,
-    float,
-    type(None),
-    type,
-    ModuleType,
-    FunctionType,
-)
+_LEAVES = torch.Tensor, Image.Image, np.ndarray, np.generic, str, bytes, int, float, type, ModuleType, FunctionType
 _MOST_ENTRIES = 4096  # of a container that is searched
 
 
@@ -37,8 +26,8 @@ def hidden_tensors(value: Any, depth: int = 5) -> list[tuple[Any, str]]:
     if isinstance(value, (list, tuple, Mapping)):
         return [found for one in _entries(value) for found in hidden_tensors(one, depth - 1)]
     found: list[tuple[Any, str]] = []
-    for name in {*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())}:
-        attribute = getattr(value, name, None)
+    slots = chain.from_iterable(getattr(cls, "__slots__", ()) for cls in type(value).__mro__)
+    for name, attribute in (attributes(value) | {name: getattr(value, name, None) for name in slots}).items():
         found += [(value, name)] if _is_deferred(attribute) else hidden_tensors(attribute, depth - 1)
     return found
 

@@ -27,7 +27,7 @@ pillow_open = Image.open  # saved before the user's code can replace it
 
 
 class Tracing(NamedTuple):
-    """How images that a thread opens are deferred.
+    """Settings for deferring the images that a thread opens.
 
     Attributes:
         table: headers of the files.
@@ -50,7 +50,7 @@ class _Switches(threading.local):
     """Settings of the current thread.
 
     Attributes:
-        tracing: how images that the thread opens are deferred; None if they are not.
+        tracing: settings for deferring images; None if the thread does not trace.
         reasons: why images were computed; None outside of a trial.
     """
 

@@ -197,13 +197,12 @@ def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
     batch = _collated(loader, samples, settings)
     images = images or _trial_images(batch)[:: max(1, len(samples))]
     reason, hidden = "", hidden_tensors([samples, batch])
-    in_objects = f"returns images in an object of class {type(hidden[-1][0]).__name__}" if hidden else ""
+    in_objects = f"returns images in an object of class {type(hidden[0][0]).__name__}" if hidden else ""
     if table is not None and not images:
         reason = str(SWITCHES.reasons) or in_objects or _reason_for_no_plan(samples) or _NO_IMAGE
     elif table is not None and batch is not None and not pack_batch(batch).jobs:
-        reasons = str(SWITCHES.reasons)
-        several = "makes several images from one that it has transformed"
-        reason = f"{reasons}, in collate_fn" if reasons else in_objects or several
+        in_collate = str(SWITCHES.reasons) and f"{SWITCHES.reasons}, in collate_fn"
+        reason = in_collate or in_objects or "makes several images from one that it has transformed"
     # collate_fn may have changed the samples
     descriptions += [*map(description, samples), description(batch)]
     return descriptions, TrialResult(reason, images, reason != _NO_IMAGE)
@@ -348,5 +347,4 @@ def _difference(a: Any, b: Any, path: str = "", values: bool = True) -> str:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(repr(value).replace(";", ",").split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return " ".join(repr(value).replace(";", ",").split())[:80]
