@@ -20,7 +20,7 @@ from ..runtime.device import to_device
 from .arguments import functions, ints, like_of, maybe, refuse_tensors
 from .draws import draws, permutation
 from .kernels import always, kernel
-from .pixels.values import as_indices, blend, bounded, by_value, look_up, one_by_one, to
+from .pixels.values import blend, bounded, by_value, look_up, one_by_one, to
 from .translators import register
 
 
@@ -116,8 +116,7 @@ def gamma(images, arrays, *, like):
         return one_by_one(functions(like).adjust_gamma, images, arrays["gamma"], arrays["gain"])
     rows = zip(arrays["gamma"].tolist(), arrays["gain"].tolist(), strict=True)
     tables = [[int((255 + 1 - 1e-3) * gain * pow(level / 255, own)) for level in range(256)] for own, gain in rows]
-    table = to_device(np.clip(tables, 0, 255).astype(np.uint8), images.device)
-    return table.gather(1, images.flatten(1).long()).view_as(images)
+    return look_up(to_device(np.clip(tables, 0, 255).astype(np.uint8), images.device)[:, None], images)
 
 
 @kernel(torchvision="adjust_contrast factor", parts=True, takes_frames=True)
@@ -239,7 +238,7 @@ def autocontrast(images, arrays, *, like):
     levels = torch.arange(256, dtype=torch.float64, device=images.device)
     scale = torch.full_like(low, 255) / (high - low)
     tables = (levels * scale).add_(-low * scale).clamp_(0, 255)
-    return look_up(as_indices(images), torch.where(high > low, tables, levels), images)
+    return look_up(torch.where(high > low, tables, levels), images)
 
 
 @kernel(torchvision="equalize", parts=True, keeps_info=True)

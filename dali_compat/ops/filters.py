@@ -46,12 +46,15 @@ def sharpness(images, arrays, *, like):
     if height < 3 or width < 3:
         return images
     dtype = torch.promote_types(images.dtype, torch.float32)
-    weights = torch.ones(len(images) * channels, 1, 3, 3, dtype=dtype, device=images.device)
-    weights[:, :, 1, 1] = 5
     if images.is_floating_point():
+        weights = torch.ones(len(images) * channels, 1, 3, 3, dtype=dtype, device=images.device)
+        weights[:, :, 1, 1] = 5
         smooth = _filtered(images, weights / 13)
     else:  # sums of integers are exact in any order, and a thirteenth is never halfway between two integers
-        smooth = _filtered(images.to(dtype), weights).mul_(1 / 13).round_()
+        x = images.to(torch.int16)
+        lines = x[..., :-2, :] + x[..., 1:-1, :] + x[..., 2:, :]
+        total = (lines[..., :-2] + lines[..., 1:-1]).add_(lines[..., 2:]).add_(x[..., 1:-1, 1:-1], alpha=4)
+        smooth = total.to(dtype).mul_(1 / 13).round_()
     made = images.clamp(0, 1) if images.is_floating_point() else images.clone()
     if like == "v1":  # v1 computes ratio * x + (1 - ratio) * x at the border
         for rim in ((..., 0, slice(None)), (..., -1, slice(None)), (..., 0), (..., -1)):

@@ -19,7 +19,7 @@ from ..runtime.device import to_device
 from ..runtime.installation import dali_version
 from .arguments import TORCHVISION, fill_list, fill_of, functions, interpolation_of, ints, like_of, version_of
 from .draws import draws, randint, uniform
-from .kernels import image_kernel, kernel
+from .kernels import as_picture, as_tensor, image_kernel, kernel
 from .matrices import rotation
 from .pixels import resample, transform
 from .pixels.lists import by_size, each, stack_if_uniform
@@ -192,11 +192,11 @@ def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
 
     def warp_one(image, row, size):
         how = InterpolationMode.NEAREST if _is_between_centres(row) else mode
-        picture = F1.to_pil_image(image)
+        picture = as_picture(image)
         bands = len(picture.getbands())
         filled = tuple(color if len(color) == bands else color * bands)
         made = picture.transform(tuple(size[::-1]), kind, row, F1.pil_modes_mapping[how], fillcolor=filled)
-        return F1.pil_to_tensor(made)
+        return as_tensor(made)
 
     return each(warp_one, images, data.tolist(), sizes.astype(np.int64).tolist())
 

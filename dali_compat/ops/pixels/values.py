@@ -81,17 +81,20 @@ def by_value(images, function):
     if images.dtype != torch.uint8:
         return function(images)
     levels = torch.arange(256, dtype=torch.uint8, device=images.device).view(1, 1, 1, 256)
-    return look_up(as_indices(images), function(levels)[:, 0], images)
+    return look_up(function(levels)[:, 0], images)
 
 
-def as_indices(images):
-    """Return the images as (N, C, H * W) int64, for gather and scatter."""
-    return images.contiguous().flatten(2).to(torch.int64)
-
-
-def look_up(indices, tables, images):
-    """Look up each pixel in the table of its channel, (N, C, 256), or of its image, (N, 1, 256)."""
-    return tables.to(images.dtype).expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
+def look_up(tables, images):
+    """Look up each pixel of uint8 images in the table of its channel, (N, C, 256), or of its image, (N, 1, 256)."""
+    tables, images = tables.to(torch.uint8), images.contiguous()
+    if images.is_cuda:
+        indices = images.flatten(2).to(torch.int64)
+        return tables.expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
+    # bytearray.translate() takes a quarter of gather()'s time
+    tables = tables.expand(len(images), -1, -1).flatten(0, 1)
+    pairs = zip(images.view(len(tables), -1).numpy(), tables.numpy(), strict=True)
+    rows = [np.frombuffer(bytearray(row.data).translate(table.tobytes()), np.uint8) for row, table in pairs]
+    return torch.from_numpy(rows[0] if len(rows) == 1 else np.concatenate(rows)).view(images.shape)
 
 
 @functools.cache
