@@ -17,12 +17,11 @@ from ..archives import Archive
 from ..errors import ImageReadError, Unsupported
 from ..inspection.objects import is_original
 from ..remote.objects import Objects
-from . import torchvision_sets  # noqa: F401  # registers its readers
+from . import timm, torchvision_sets  # noqa: F401  # register their readers
 from .arrays import holds_arrays
 from .hugging_face import DALIHuggingFace, remedy_for
 from .readers import check_items, known_class_of, reader_of, transforms_of
 from .sources import Record, Source, Upright
-from .timm import as_leaf, checked_timm_folder, is_timm_dataset
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -31,30 +30,21 @@ Images = VisionDataset
 """A data set of image files or encoded images, after image_leaves_of() has checked it."""
 
 
-def leaves_of(dataset: data.Dataset) -> list[Any]:
-    """Return the innermost data sets of nested Subsets and ConcatDatasets, in order.
-
-    timm's ImageDataset is replaced by a TimmFolder if possible.
-    """
-    return list(map(as_leaf, _original_leaves(dataset)))
+def leaves_of(dataset: Any) -> list[Any]:
+    """Return the innermost data sets of nested Subsets and ConcatDatasets, in order."""
+    if type(dataset) is data.Subset and is_original(dataset.__getitems__):
+        return leaves_of(dataset.dataset)
+    if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
+        return [one for inner in dataset.datasets for one in leaves_of(inner)]
+    return [dataset]
 
 
 def image_leaves_of(dataset: data.Dataset) -> list[Images]:
     """Return the innermost data sets. Raise Unsupported if one holds neither image files nor encoded images."""
-    return [_checked_leaf(one) for one in _original_leaves(dataset)]
-
-
-def _original_leaves(dataset: Any) -> list[Any]:
-    """Return the innermost data sets as leaves_of() does, but do not replace timm's ImageDataset."""
-    if type(dataset) is data.Subset and is_original(dataset.__getitems__):
-        return _original_leaves(dataset.dataset)
-    if type(dataset) is data.ConcatDataset and is_original(dataset.__getitem__):
-        return [one for inner in dataset.datasets for one in _original_leaves(inner)]
-    return [dataset]
+    return [_checked_leaf(one) for one in leaves_of(dataset)]
 
 
 def _checked_leaf(dataset: Any) -> Images:
-    dataset = checked_timm_folder(dataset) if is_timm_dataset(dataset) else dataset
     name, reader = type(dataset).__name__, reader_of(dataset)
     if is_store(dataset):
         check_items(dataset, Archive.__getitem__, DALIHuggingFace.__getitem__)
@@ -101,7 +91,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
             index -= dataset.cumulative_sizes[number - 1] if number else 0
             dataset = dataset.datasets[number]
         else:
-            return as_leaf(dataset), _position(index)
+            return dataset, _position(index)
 
 
 def sample(dataset: Images, index: int, upright: bool = False) -> tuple[Source, Any]:
@@ -147,7 +137,7 @@ def locate_all(
             inner = index[chosen] - (ends[number - 1] if number else 0)
             found += locate_all(dataset.datasets[number], inner, chosen if rows is None else rows[chosen])
         return found
-    return [(as_leaf(dataset), rows, index)]
+    return [(dataset, rows, index)]
 
 
 def _select(indices, index: np.ndarray) -> np.ndarray:
@@ -172,8 +162,7 @@ def nonnegative(index: np.ndarray, length: int) -> np.ndarray:
 
 def has_images(dataset: Any) -> bool:
     """Return True if any innermost data set holds files, encoded images or arrays."""
-    known = reader_of, is_store, holds_arrays, is_timm_dataset
-    return any(look(leaf) for leaf in leaves_of(dataset) for look in known)
+    return any(look(leaf) for leaf in leaves_of(dataset) for look in (reader_of, is_store, holds_arrays))
 
 
 def survey(leaves: list[Images]) -> tuple[bool, float]:

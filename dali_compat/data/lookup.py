@@ -19,7 +19,6 @@ from .base_datasets import Images, is_store, locate, locate_all, objects_of, sam
 from .headers import Headers, headers_of
 from .readers import reader_of, transforms_of
 from .sources import BYTES, PATHS, Record, Source, Upright, is_object, is_record, within
-from .timm import as_leaf
 
 PLAIN = list, tuple, range, np.ndarray, torch.Tensor
 """Sequence types whose methods run no user code."""
@@ -198,11 +197,10 @@ def is_plain(dataset: data.Dataset, plain: Collection[int], targets: bool = True
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, plain, targets)
     if type(dataset) is data.ConcatDataset:
         return all(is_plain(inner, plain, targets) for inner in dataset.datasets)
-    leaf: Any = as_leaf(dataset)
-    if id(leaf) not in plain or (targets and transforms_of(leaf)[1] is not None):
+    if id(dataset) not in plain or (targets and transforms_of(dataset)[1] is not None):
         return False
-    reader = reader_of(leaf)
-    return reader is None or all(type(one) in PLAIN for one in reader.attributes(leaf))
+    reader = reader_of(dataset)
+    return reader is None or all(type(one) in PLAIN for one in reader.attributes(dataset))
 
 
 def has_plain_samples(leaf: Any) -> bool:

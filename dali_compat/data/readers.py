@@ -26,7 +26,8 @@ class Reader(NamedTuple):
     # returns a tuple of one list of (path, target), or of a list of paths and a list or tensor of targets
     attributes: Callable[[Any], tuple[Any, ...]]
     source_type: Callable[[Any], type[str]] = lambda dataset: str  # returns str, or Upright to rotate images
-    joint: bool = False  # ``__getitem__`` calls ``transforms`` with the image and its target
+    # returns (transform, target_transform), or raises Unsupported
+    transforms: Callable[[Any], tuple[Any, Any]] = lambda dataset: (dataset.transform, dataset.target_transform)
 
     def sample(self, dataset: Any, index: Any) -> tuple[Any, Any]:
         """Return the (path, target before target_transform) of ``dataset[index]``."""
@@ -52,17 +53,23 @@ class Reader(NamedTuple):
         return [path for path, _ in entries], [target for _, target in entries]
 
 
-_readers: dict[type, Reader] = {}
+_readers: dict[type | str, Reader] = {}
 
 
-def add_reader(kind: type, reader: Reader) -> None:
-    """Register a reader for a class. It is not used for subclasses, which may behave differently."""
+def add_reader(kind: type | str, reader: Reader) -> None:
+    """Register a reader for a class, or for the class with this module and name. It is not used for subclasses, which
+    may behave differently."""
     _readers[kind] = reader
+
+
+def class_name_of(value: Any) -> str:
+    """Return the module and name of an object's class."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def reader_of(dataset: Any) -> Reader | None:
     """Return the reader of a data set, or None. The reader's check() may still raise Unsupported."""
-    known = _readers.get(type(dataset))
+    known = _readers.get(type(dataset)) or _readers.get(class_name_of(dataset))
     if known is not None:
         return known
     if isinstance(dataset, DatasetFolder):
@@ -88,9 +95,12 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
 
     Raise Unsupported if one function transforms the image and the target together.
     """
-    reader = _readers.get(type(dataset))
-    if reader is None or not reader.joint:
-        return dataset.transform, dataset.target_transform
+    reader = reader_of(dataset)
+    return (dataset.transform, dataset.target_transform) if reader is None else reader.transforms(dataset)
+
+
+def joint_transforms(dataset: Any) -> tuple[Any, Any]:
+    """Return transforms_of() a data set that calls ``transforms`` with an image and its target."""
     both = dataset.transforms
     if both is None:
         return None, None

@@ -17,7 +17,7 @@ from torchvision import datasets
 
 from ..errors import Unsupported
 from ..inspection.objects import is_original
-from .readers import Reader, add_reader, check_loader, reader_of
+from .readers import Reader, add_reader, check_loader, joint_transforms, reader_of
 
 _SEPARATE = frozenset(("transform", "target_transform"))
 _JOINT = frozenset(("transforms",))
@@ -38,7 +38,7 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
         lists: name of the attribute with a list of (path, target), or names of two attributes with the paths and the
             targets.
         others: other names that ``__getitem__`` uses.
-        joint: as in Reader.
+        joint: whether ``__getitem__`` calls ``transforms`` with an image and its target.
     """
     own = (_JOINT if joint else _SEPARATE) | {*lists, *others}
 
@@ -68,7 +68,8 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
         if not known:
             raise Unsupported(f"the first sample of {name} has no path, unlike torchvision's")
 
-    return Reader(check, lambda dataset: tuple(getattr(dataset, name) for name in lists), joint=joint)
+    reader = Reader(check, lambda dataset: tuple(getattr(dataset, name) for name in lists))
+    return reader._replace(transforms=joint_transforms) if joint else reader
 
 
 _kind: type

@@ -11,8 +11,9 @@ import torch
 import torch.utils.data as data
 
 from ..data.arrays import holds_arrays, images_of, raw_targets
-from ..data.base_datasets import Images, image_leaves_of, leaves_of, locate, sample
+from ..data.base_datasets import image_leaves_of, is_store, leaves_of, locate, sample
 from ..data.hugging_face import DALIHuggingFace
+from ..data.readers import reader_of
 from ..data.sources import is_record
 from ..errors import Unsupported
 from ..routes import FallbackRoute, Route, in_processes
@@ -87,7 +88,7 @@ def _checksum(dataset: Any, length: int) -> str:
 def _trait(leaf: Any, index: int) -> bytes:
     if holds_arrays(leaf):
         return images_of(leaf)[index].numpy().tobytes() + repr(raw_targets(leaf)[index]).encode()
-    if not isinstance(leaf, Images):
+    if reader_of(leaf) is None and not is_store(leaf):
         return b""
     source, target = sample(leaf, index)
     name = os.path.basename(str(source)) if is_record(source) else source.removeprefix(str(getattr(leaf, "root", "")))

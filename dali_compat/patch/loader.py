@@ -17,7 +17,7 @@ from typing import Any
 import torch.utils.data as data
 
 from ..data.base_datasets import leaves_of
-from ..data.timm import TimmFolder
+from ..data.timm import is_timm_folder
 from ..loader import DataLoader
 from ..runtime import Patched
 from ..runtime.internals import ACCELERATE, framework_calls
@@ -50,7 +50,7 @@ def convert(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Pat
     dataset = args[0] if args else kwargs["dataset"]
     loader.__class__ = InstalledLoader if kind is data.DataLoader else _class_of(kind)
     options = now.options | options_of(dataset) | kwargs
-    if any(isinstance(leaf, TimmFolder) for leaf in leaves_of(dataset)):
+    if any(map(is_timm_folder, leaves_of(dataset))):
         options = {"on_error": "replace"} | options  # timm skips to the next image if one cannot be read
     vars(loader)["_announced"] = next((one._announced for one in _script_loaders(dataset)), None)
     DataLoader.__init__(loader, *args, **options)
