@@ -61,15 +61,14 @@ copyreg.pickle(_CombinedType, lambda made: (_combined, made.__bases__[1:]))
 def read_error(text: str, reason: BaseException) -> ImageReadError:
     """Return an ImageReadError that is also an instance of the class of ``reason``.
 
-    Return a plain ImageReadError if ``reason`` is a LookupError or StopIteration, which a for loop may take for the end
-    of the data, or if its class, such as SyntaxError, cannot be combined with OSError.
+    Return a plain ImageReadError for a few classes, such as IndexError and SyntaxError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
-        return ImageReadError(text)
+        return ImageReadError(text)  # a for loop may take the others for the end of the data
     kind: Any = type(reason)
     try:
         made: ImageReadError = (kind if isinstance(reason, ImageReadError) else _combined(kind))(text)
-    except Exception:
+    except Exception:  # SyntaxError, for example, cannot be combined with OSError
         return ImageReadError(text)
     if isinstance(reason, OSError):
         made.errno, made.strerror, made.filename = reason.errno, reason.strerror, reason.filename
@@ -85,8 +84,8 @@ class UnsupportedImages(Unsupported):
 
 
 class InconsistentEngine(BaseException):
-    """Raised if an interrupt has left a DALI pipeline in an inconsistent state. The epoch then ends. This is a
-    BaseException, because an Exception would be handled as the error of one sample."""
+    """Raised if an interrupt has left a DALI pipeline in an inconsistent state. The epoch then ends. The handlers of
+    errors of single samples do not catch a BaseException."""
 
 
 class FallbackWarning(UserWarning):
@@ -109,8 +108,8 @@ class BadImageWarning(UserWarning):
 
 
 def remedy_of(error: BaseException | None) -> str:
-    """Return the remedy for an error of the operating system, such as too many open files. Return "" for other errors,
-    which an image may have caused."""
+    """Return the remedy for an error of the operating system, such as too many open files. Return "" for other
+    errors."""
     if isinstance(error, MemoryError):
         return _REMEDIES[errno.ENOMEM]
     if isinstance(error, OSError) and error.errno:

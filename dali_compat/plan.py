@@ -131,10 +131,10 @@ class Line:
     fidelity: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # a loader keeps only one of several equal plans
 class Plan:
-    """A translated transform. Plans compare by identity, because a loader keeps only one of several equal plans. If the
-    transform returns several views, ``views`` holds a plan for each, and the plan itself has no steps."""
+    """A translated transform. If the transform returns several views, ``views`` holds a plan for each, and the plan
+    itself has no steps. Plans compare by identity."""
 
     steps: tuple[Step, ...]  # all steps in torchvision's order, for engine/pil.py
     dali: tuple[Step, ...]  # lowered steps that DALI runs
@@ -172,11 +172,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """Options that determine how engines run a plan's steps.
-
-    Resizing in two passes on a GPU makes training steps 1.5% slower, but not evaluation. It is therefore used on a GPU
-    only if no step is random.
-    """
+    """Options that determine how engines run a plan's steps."""
 
     exact: bool = False  # the loader's ``exact``
     channels_last: bool = False  # whether batches are in torch.channels_last

@@ -26,10 +26,8 @@ class Randoms:
 
     def __call__(self, stream: int, k: int) -> np.ndarray:
         """Return ``k`` numbers per sample from a random stream, float64 of shape (count, k). Row i depends only on
-        seed, stream, k and position + i * stride.
-
-        The array is column-major, because numpy is 10 times as fast on two long columns as on thousands of short rows.
-        """
+        seed, stream, k and position + i * stride."""
+        # column-major, because numpy is 10 times as fast on two long columns as on thousands of short rows
         width = k if k <= 2 else -(-k // 4) * 4  # numbers drawn per sample; Philox draws four at a time
         if self.stride > _FAR and self.count:
             positions = range(self.position, self.position + self.count * self.stride, self.stride)
@@ -46,8 +44,8 @@ class Randoms:
 
 
 def replacement(seed: int, position: int, attempt: int, count: int) -> int:
-    """Return the random index, below ``count``, of a sample that replaces another. ``position`` is the position in the
-    epoch, or the index, of the replaced sample. ``attempt`` counts the attempts to replace it."""
+    """Return the index, below ``count``, of a random sample that replaces another. ``position`` is the replaced
+    sample's position in the epoch, or its index. ``attempt`` counts the attempts to replace the sample."""
     key = np.random.SeedSequence((seed, position, attempt))
     return int(np.random.Generator(np.random.Philox(key)).integers(count))
 
@@ -55,7 +53,7 @@ def replacement(seed: int, position: int, attempt: int, count: int) -> int:
 @contextmanager
 def own_generators(*key: int):
     """Context manager that seeds the global generators of torch (CPU), Python and NumPy, and restores their states
-    after the block. User functions in the block thus do not affect the sampler, as in torch's workers."""
+    after the block."""
     before = generator_states()
     try:
         seed_generators(*key)

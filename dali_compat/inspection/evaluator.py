@@ -117,9 +117,9 @@ class Evaluator:
         return Image((*args[0].path, len(self.applied) - 1))
 
     def _run(self, function: types.FunctionType, args, kwargs) -> Any:
-        """Evaluate a call of the user's function, or of a torchvision method that the user's class inherits. Return its
-        result."""
+        """Return the result of a call, found by evaluating the source code of ``function``."""
         code = function.__code__
+        # a torchvision method that the user's class inherits
         inherited = objects.top_package(function) == "torchvision" and code.co_name in ("__call__", "forward")
         if code.co_flags & _NO_PLAIN_FUNCTION or (objects.is_of_library(function) and not inherited):
             raise NotUnderstood("")
@@ -142,7 +142,7 @@ class Evaluator:
         return None
 
     def _create(self, value) -> Any:
-        """Record and return a list or iterator that the evaluated code has created and may therefore change."""
+        """Mark ``value`` as created by the evaluated code, and return it."""
         self._created[id(value)] = value
         return value
 
@@ -276,10 +276,8 @@ class Evaluator:
         return made
 
     def _scopes(self, generators, scope: Scope) -> Iterator[Scope]:
-        """Return an iterator over the variables in each iteration of a comprehension.
-
-        As in Python, the first iterable is evaluated at once, and the others in each iteration.
-        """
+        """Return an iterator over the scopes of a comprehension, one per iteration."""
+        # as in Python, the first iterable is evaluated at once, and the others in each iteration
         return self._loop(generators, scope, self._elements(self._value(generators[0].iter, scope)))
 
     def _loop(self, generators, scope: Scope, elements) -> Iterator[Scope]:
@@ -306,7 +304,6 @@ class Evaluator:
     # ---- objects
 
     def _elements(self, value) -> Any:
-        """Return an iterable of the elements of ``value``."""
         if type(value) is nn.ModuleList:
             return list(value._modules.values())
         if self._is_created(value):  # iterating over the user's own iterator would advance it
@@ -316,7 +313,7 @@ class Evaluator:
         return value
 
     def _attribute(self, value, name: str, node=None) -> Any:
-        """Return an attribute stored in an object, its class or a module, without running the user's code."""
+        """Return an attribute without running the user's code."""
         kind: Any = type(value)
         if kind is Image:
             raise NotUnderstood(f"it uses the image's {name}")
@@ -339,7 +336,7 @@ class Evaluator:
 
 
 def _text(node) -> str:
-    """Return the first line of the source code of a syntax tree."""
+    """Return the first line of a node's source code."""
     return ast.unparse(node).splitlines()[0].rstrip(":")
 
 

@@ -1,4 +1,4 @@
-"""Transforms that stand for calls of an image's methods, so that these calls can be translated."""
+"""Transforms that stand for calls of an image's methods."""
 
 from __future__ import annotations
 

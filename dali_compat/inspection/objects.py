@@ -52,8 +52,9 @@ _WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
 
 
 def is_original(function) -> bool:
-    """Return True if a function was defined in torch, torchvision, timm or this package, and if Pillow and open() were
-    not replaced in its module. Replacements made before the import of this package are also detected."""
+    """Return True if torch, torchvision, timm or this package defined a function. Return False if Pillow or open() was
+    replaced in the function's module."""
+    # by name, to detect replacements made before the import of this package
     globals_ = getattr(function, "__globals__", {})
     same = globals_.get("Image", Image) is Image and globals_.get("PIL", PIL) is PIL and "open" not in globals_
     return same and str(globals_.get("__name__")).partition(".")[0] in _WRITTEN_BY

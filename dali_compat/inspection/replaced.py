@@ -50,8 +50,8 @@ def refuse_replaced(transform) -> None:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield (name, function) of each method in _METHODS that ``kind`` or one of its bases defines. Classes outside of
-    torchvision and timm are ignored."""
+    """Yield (name, function) of each method in _METHODS that ``kind`` or a base defines. Skip classes outside of
+    torchvision and timm."""
     for base in kind.__mro__:
         if top_package(base) in _LIBRARIES:
             own = vars(base)
@@ -105,8 +105,8 @@ _HEADS += b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"RIFF\0\1\0\0WEBPVP8 "
 
 
 def refuse_replaced_functions(opens: bool) -> None:
-    """Raise Unsupported if a function of torchvision.transforms.functional was replaced, or a Pillow function that
-    torchvision calls. If ``opens`` is True, also check the functions that open images."""
+    """Raise Unsupported if a function of torchvision or Pillow was replaced. If ``opens`` is True, also check the
+    functions that open images."""
     what = next((f"{_name(owner)}.{name}" for owner, name in checked_functions(opens) if not _is_own(owner, name)), "")
     for module, name, original in _FUNCTIONALS:
         function = vars(module).get(name)

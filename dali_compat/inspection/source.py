@@ -15,22 +15,22 @@ _COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>
 
 @functools.lru_cache(1024)
 def definition_of(code: CodeType) -> Definition | None:
-    """Return the syntax tree of a function. Return None if its source file is missing or has changed since the import,
-    if it defines inner functions, or if several lambdas in the file could be this one."""
+    """Return the syntax tree of a function, or None if it cannot be determined."""
     linecache.checkcache(code.co_filename)
     definitions, compiled = _parsed("".join(linecache.getlines(code.co_filename)))
+    # the file is missing or has changed since the import, or the function defines inner functions
     if code not in compiled or not all(one.co_name in _COMPREHENSIONS for one in inner_code(code)):
         return None
     found = definitions.get((code.co_name, code.co_firstlineno), [])
     if code.co_name == "<lambda>" and hasattr(code, "co_positions"):  # since Python 3.11
         found = [node for node in found if _contains(node, code)][-1:]  # enclosing lambdas come first
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 else None  # several lambdas could be this one
 
 
 @functools.lru_cache(16)
 def _parsed(text: str) -> tuple[dict[tuple[str, int], list[Definition]], set[CodeType]]:
-    """Parse source code. Return the syntax trees of its functions, keyed by (name, first line), and the bytecode of all
-    its functions."""
+    """Return the syntax trees of all functions in ``text``, keyed by (name, first line), and the bytecode of these
+    functions."""
     definitions: dict[tuple[str, int], list[Definition]] = {}
     try:
         tree, compiled = ast.parse(text), {*inner_code(compile(text, "", "exec", dont_inherit=True))}

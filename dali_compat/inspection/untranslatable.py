@@ -16,7 +16,7 @@ class Untranslatable(Exception):
         transform: the transform's repr, on one line.
         reason: the reason, with the name of the argument if one is at fault.
         remedy: what the user can do, or ''.
-        name: name of the class or function at fault: the transform, or one inside it.
+        name: name of the class or function at fault, such as a transform inside a Compose.
     """
 
     def __init__(self, transform, reason: str, remedy: str = "", within: Untranslatable | None = None):
@@ -34,11 +34,7 @@ def _name(transform) -> str:
 
 
 def describe(transform) -> str:
-    """Return a description of a transform for messages, on one line.
-
-    It is the transform's repr, the name of a function, or the class name of an object without its own repr. A string is
-    returned unchanged.
-    """
+    """Return a one-line description of a transform for messages. A string is returned unchanged."""
     if isinstance(transform, str):
         return transform
     if type(transform).__name__ == "Lambda" and hasattr(transform, "lambd"):

@@ -52,8 +52,7 @@ def find_transforms(function, known: Callable[[type], bool]) -> AppliedTransform
 
 
 def _structure(result, paths: list[tuple[int, ...]]) -> Any:
-    """Append the path of each image in ``result`` to ``paths``. Return ``result`` with each image replaced by the index
-    of its path."""
+    """Return ``result`` with each image replaced by the index of its path. Append the paths to ``paths``."""
     kind = type(result)
     if kind is Image:
         paths.append(result.path)

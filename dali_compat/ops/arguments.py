@@ -99,10 +99,8 @@ def fill_list(fill) -> list | None:
 
 
 def resizes_in_integers(interpolation: str) -> bool:
-    """Return True if v2 resizes uint8 tensors on a CPU in integer arithmetic, and rounds after each axis.
-
-    Before torchvision 0.21, a bilinear resize on a CPU with AVX512 uses floats and rounds once.
-    """
+    """Return True if v2 resizes uint8 tensors on a CPU in integer arithmetic, and rounds after each axis."""
+    # before torchvision 0.21, a bilinear resize on a CPU with AVX512 uses floats and rounds once
     native = getattr(_geometry, "_do_native_uint8_resize_on_cpu", None)
     return native is None or bool(native(InterpolationMode(interpolation)))
 
@@ -110,8 +108,8 @@ def resizes_in_integers(interpolation: str) -> bool:
 def passes_of(resize: Step) -> str:
     """Return how torchvision's resize treats the two axes: "as Pillow", "width first" or "one".
 
-    "as Pillow" (PIL images) and "width first" (uint8 tensors in v2) resize one axis after the other, and round to 8
-    bits after each. Pillow chooses the first axis by the sizes. "one" resizes both axes in a single pass.
+    "as Pillow" and "width first" resize one axis after the other, and round to 8 bits after each. Pillow chooses the
+    first axis by the sizes. "one" resizes both axes in a single pass.
     """
     interpolation, like = resize.kwargs["interpolation"], resize.kwargs["like"]
     if interpolation.startswith("nearest") or resize.gives.dtype != torch.uint8 or like == "v1":

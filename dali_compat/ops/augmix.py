@@ -58,14 +58,10 @@ def draw_aug_mix(sizes, u, *, severity, mixture_width, chain_depth, alpha, all_o
 
 
 def _mix(u, alpha, width) -> np.ndarray:
-    """Return Dirichlet weights (N, 1 + width) of the original image and of each chain.
-
-    The weights are normalized gamma variates. If ``alpha`` is 1, these are exponential variates computed from ``u``.
-    Otherwise, ``u[:, 0]`` seeds a NumPy generator for each sample.
-    """
-    if alpha == 1:
+    """Return Dirichlet weights (N, 1 + width) of the original image and of each chain."""
+    if alpha == 1:  # exponential variates
         gamma = -np.log1p(-u)
-    else:
+    else:  # a generator for each sample, seeded with ``u[:, 0]``
         generators = (np.random.Generator(np.random.Philox(key=one)) for one in integer_key(u[:, 0]).tolist())
         gamma = np.array([own.standard_gamma(alpha, 2 + width) for own in generators]).reshape(-1, 2 + width)
     gamma = np.maximum(gamma, np.finfo(np.float64).tiny)
@@ -74,7 +70,8 @@ def _mix(u, alpha, width) -> np.ndarray:
 
 
 def _shares(gamma) -> np.ndarray:
-    """Return Dirichlet variates in float32 from rows of gamma variates. As in torch, they are never 0 or 1."""
+    """Return rows of gamma variates as Dirichlet variates in float32."""
+    # as in torch, the variates are never 0 or 1
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
     return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)
 

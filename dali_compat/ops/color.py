@@ -121,10 +121,8 @@ def gamma(images, arrays, *, like):
 
 @kernel(torchvision="adjust_contrast factor", parts=True, takes_frames=True)
 def contrast(images, arrays, *, like):
-    """Blend with the mean of the gray image, as ImageEnhance.Contrast does.
-
-    For images that in_frames() has padded, ``arrays["area"]`` has each image's number of pixels without padding.
-    """
+    """Blend with the mean of the gray image, as ImageEnhance.Contrast does."""
+    # ``area`` is the number of pixels without the padding that in_frames() has added
     mean = _mean(_gray(images, like), like, arrays.get("area"))
     return by_value(images, lambda values: blend(values, mean, arrays["factor"], like))
 
@@ -243,8 +241,8 @@ def autocontrast(images, arrays, *, like):
 
 @kernel(torchvision="equalize", parts=True, keeps_info=True)
 def equalize(images, arrays, *, like):
-    """Equalize the histogram of each channel. uint8 images are passed to v2's function, which takes batches
-    and returns Pillow's pixels."""
+    """Equalize the histogram of each channel."""
+    # for uint8, v2's function takes batches and returns Pillow's pixels
     return functions("v2" if images.dtype == torch.uint8 else like).equalize(images)
 
 

@@ -106,8 +106,8 @@ define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: 
 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
-    """Return EXACT, or "within 1e-6" if the step multiplies by a reciprocal where torchvision divides. DALI does so,
-    and so do CPU kernels unless exact=True."""
+    """Return how close the step's pixels are to torchvision's."""
+    # DALI and fast CPU kernels multiply by a reciprocal, torchvision divides
     return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
 
 
@@ -135,8 +135,8 @@ define("crop_mirror_normalize")  # last step of a DALI pipeline, from translate/
 
 @kernel(in_batches=True)
 def arithmetic(images, arrays, *, name):
-    """Apply torch's add, sub, mul, div or rsub (``name``) to each image and its ``values``, one for the image or one
-    per channel."""
+    """Apply the torch function ``name``, such as "add", to each image and its ``values``. There is one value per image,
+    or one per channel."""
     values = to_device(torch.from_numpy(arrays["values"]).to(images.dtype), images.device)
     return getattr(torch, name)(images, values.view(len(images), -1, 1, 1))
 
@@ -149,10 +149,8 @@ def tensor_to_pil(images, arrays):
 
 @kernel(in_batches=True, calls_user=True, fidelity=lambda *_: "yours, not measured")
 def apply(images, arrays, *, function, spec, **args):
-    """Call the user's ``function`` that a translator passed to on_batch(), and return its output.
-
-    Raise ValueError if the output does not have the shape and dtype of ``spec``, because later steps depend on them.
-    """
+    """Call the user's ``function``, and return its output. Raise ValueError if the output does not have the shape and
+    dtype of ``spec``."""
     if "uniforms" in arrays:
         args["uniforms"] = to_device(arrays["uniforms"], images.device)
     if 0 in images.stride():  # the function may write to the images, which an expanded gray image does not allow
@@ -170,8 +168,8 @@ def apply(images, arrays, *, function, spec, **args):
 
 @functools.lru_cache(64)
 def conversion_table(steps: tuple[Step, ...]) -> torch.Tensor:
-    """Return a CPU tensor (channels, 256) with the results of pixelwise steps for each channel and uint8 value. The
-    tensor is cached and must not be modified."""
+    """Return the results of pixelwise steps for every uint8 value, as a CPU tensor (channels, 256). The tensor is
+    cached and must not be modified."""
     channels = steps[0].gives.channels
     values = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 16, 16).expand(1, channels, 16, 16)
     for one in steps:

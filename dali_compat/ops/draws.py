@@ -48,8 +48,8 @@ def compute(
 ) -> Computed:
     """Return the arrays of arguments of each step, for the samples at ``rows`` of a batch.
 
-    If a step may leave samples unchanged, its arrays include ``flag``, which is 0 for an unchanged sample and otherwise
-    1. If a container such as RandomChoice does not choose the step for a sample, all arrays are 0 in its row.
+    The array ``flag``, if present, is 0 for the samples that a step leaves unchanged. If a container such as
+    RandomChoice does not choose a step for a sample, all arrays of the step are 0 for this sample.
 
     Args:
         sizes: (N, 2), the (height, width) of these samples.
@@ -100,8 +100,8 @@ def _refuse_sizes(step: Step, sizes: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _passed_gates(gates, chosen: dict[int, np.ndarray], count: int) -> np.ndarray | None:
-    """Return int32 (count,), 1 for samples that fulfil all ``gates`` (conditions on a container's choice), otherwise 0.
-    Return None if there are no gates."""
+    """Return an int32 array (count,), 1 for samples that fulfil all ``gates``, otherwise 0. Return None if there are no
+    gates."""
     if not gates:
         return None
     passed = np.ones(count, np.int32)
@@ -148,8 +148,7 @@ def draws(uniforms=None):
 
     Args:
         uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns the number.
-            By default, the largest number that any draw among the arguments needs, because these draws all get the
-            same ``u``.
+            The default is the largest number that a draw among the arguments needs.
     """
 
     def decorate(function):
@@ -174,10 +173,10 @@ def width_of(layout: Any, sized: bool) -> int:
 @draws(uniforms=lambda at, layout, sized: at + width_of(layout, sized))
 def draw_given(sizes, u, *, at, layout, sized):
     """Return the arguments that the data set's code has chosen. The columns of ``u`` from ``at`` on contain these
-    arguments instead of random numbers.
+    arguments.
 
-    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, those columns begin with
-    the (height, width) of the traced image before the step, followed by that after the step.
+    ``layout`` lists the (name, shape per image, dtype) of each array. If ``sized`` is True, the traced (height, width)
+    before and after the step precede the arguments.
     """
     after = sizes
     if sized:
@@ -192,8 +191,8 @@ def draw_given(sizes, u, *, at, layout, sized):
 
 
 def _checked_size(sizes, sides) -> np.ndarray:
-    """Return the traced image sizes after a step. Raise ImageTooSmall if an image's size before the step is not the
-    traced one."""
+    """Return the traced image sizes after a step. Raise ImageTooSmall if an image's size before the step has
+    changed."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
         row = int(other.argmax())
@@ -234,15 +233,15 @@ def permutation(u) -> np.ndarray:
 
 @draws(uniforms=1)
 def draw_bernoulli(sizes, u, *, p, values=()):
-    """Draw ``flag``, which is 1 with probability ``p``. ``values`` are (name, number) pairs of further arguments, which
-    are equal for all samples."""
+    """Draw a ``flag`` that is 1 with probability ``p``. ``values`` are (name, number) pairs of arguments that all
+    samples share."""
     alike = {n: np.full(len(sizes), value, np.int32 if isinstance(value, int) else float) for n, value in values}
     return {"flag": (u[:, 0] < p).astype(np.int32), **alike}, sizes
 
 
 @draws(uniforms=1)
 def draw_random_key(sizes, u):
-    """Draw an integer in [0, 2**53), from which a kernel generates random pixels."""
+    """Draw the seed of each sample's random pixels, an integer in [0, 2**53)."""
     return {"key": integer_key(u[:, 0])}, sizes
 
 

@@ -40,8 +40,7 @@ def draw_blur_sigma(sizes, u, *, sigma):
 
 @kernel(torchvision="adjust_sharpness factor", parts=True, keeps_info=True)
 def sharpness(images, arrays, *, like):
-    """Blend each image with the result of ImageFilter.SMOOTH, a 3 x 3 mean whose center has weight 5. The border is not
-    smoothed."""
+    """Blend each image with the result of ImageFilter.SMOOTH. The border is not smoothed."""
     channels, height, width = images.shape[1:]
     if height < 3 or width < 3:
         return images
@@ -74,15 +73,14 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
 
 
 def _if_given(s: Step, options: Options, decoded: bool) -> Step:
-    """Make the step call torchvision's function if exact=True and the data set's code has chosen the arguments. Return
-    other steps unchanged."""
+    """Make a step call torchvision's function if exact=True and the data set's code has chosen the arguments."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 
 @kernel(parts=True, image=_blurred, lowered=_if_given, fidelity=lambda *_: "mean error .0001 of 255 and maximum 1")
 def gaussian_blur(images, arrays, *, kernel_size, like, by_torchvision=False):
-    """Blur with one kernel per axis, instead of torchvision's two-dimensional kernel. If ``by_torchvision`` is True, or
-    for 16-bit floats, call torchvision's function."""
+    """Blur along one axis after the other. If ``by_torchvision`` is True, or for 16-bit floats, call torchvision's
+    function."""
     if by_torchvision or is_half(images):
         blur = functions(like).gaussian_blur
         return one_by_one(lambda image, *sigma: blur(image, kernel_size, sigma), images, *arrays["sigma"].T)
@@ -112,7 +110,7 @@ def _filtered(x, weights):
 
 @kernel(image=lambda image, row: image.filter(ImageFilter.GaussianBlur(float(row["radius"]))))
 def pillow_blur(images, arrays):
-    """Blur as ``ImageFilter.GaussianBlur(radius)`` does. On a CPU, Pillow itself does this, because it is faster."""
+    """Blur as ``ImageFilter.GaussianBlur(radius)`` does. On a CPU, call Pillow, which is faster."""
     if images.is_cuda:
         return box_blur(images, arrays["radius"])
     return torch.stack(each_by_pillow("pillow_blur", images, arrays))
@@ -151,8 +149,8 @@ def _boxes(images, taps: int, weights: np.ndarray, at_ends: np.ndarray):
 
 
 def _box(x, taps: int, inner, outer, axis: int):
-    """Return the weighted mean around each pixel along ``axis``. The pixel and ``taps`` pixels on each side have the
-    weight ``inner``. The next pixel on each side has the weight ``outer``. Weights are in 24-bit fixed point."""
+    """Return the weighted mean around each pixel along ``axis``, with weights in 24-bit fixed point. ``inner`` is the
+    weight of the pixel and of ``taps`` pixels on each side. ``outer`` is the weight of the next pixel on each side."""
     length = x.shape[axis]
     before = x.narrow(axis, 0, 1).repeat_interleave(taps + 1, axis)
     after = x.narrow(axis, length - 1, 1).repeat_interleave(taps + 1, axis)

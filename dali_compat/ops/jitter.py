@@ -79,7 +79,7 @@ def _distorted(image, row, *, like):
 
 @kernel(parts=True, takes_frames=True, image=_jittered)
 def color_jitter(images, arrays, *, like):
-    """Adjust each image in the order ``arrays["order"]``, where -1 means no adjustment."""
+    """Apply the adjustments to each image in the order ``arrays["order"]``. An entry of -1 means no adjustment."""
     if len(images) == 1 and not images.is_cuda:  # there is nothing to group
         for number in arrays["order"][0][arrays["order"][0] >= 0].tolist():
             if (name := _ADJUSTED[number]) in arrays:
@@ -118,11 +118,9 @@ def hue(images, arrays, *, like):
 
 
 def _hue_pil(images, factors):
-    """Shift the hue of uint8 images in Pillow's 8-bit HSV.
-
-    H and max - min are functions of r - g and g - b. S is a function of max - min and max. Each of R, G and B is the
-    maximum, V, times a function of H and S, rounded.
-    """
+    """Shift the hue of uint8 images in Pillow's 8-bit HSV."""
+    # H and max - min are functions of r - g and g - b. S is a function of max - min and max. Each of R, G and B is the
+    # maximum, V, times a function of H and S, rounded.
     hue_of, range_of, saturation_of, weights = hsv_tables(images.device)
     shift = to(images, (np.trunc(factors * 255).astype(np.int32) & 255) << 8, np.int32)[:, 0]
     r, g, b = images.unbind(1)

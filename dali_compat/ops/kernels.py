@@ -48,9 +48,8 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
     returns (N, C, H, W), or a list of N images if their sizes differ.
 
     Args:
-        torchvision: name of torchvision's function for the operation, followed by the names of the arrays that this
-            function takes. The function processes single images (Operation.image). If it takes arrays, it replaces the
-            kernel on batches of 16-bit floats, because torchvision rounds every intermediate result.
+        torchvision: name of torchvision's function for single images (Operation.image), followed by the names of the
+            arrays that the function takes. A function that takes arrays also replaces the kernel for 16-bit floats.
         parts: whether to call the kernel on a few images at a time.
         **traits: other fields of Operation.
     """
@@ -62,7 +61,7 @@ def kernel(function: Any = None, *, torchvision: str = "", parts: bool = False, 
 
         @functools.wraps(function)
         def run(images, arrays, *, like):
-            if columns and is_half(images):
+            if columns and is_half(images):  # torchvision rounds every intermediate result
                 return one_by_one(getattr(functions(like), name), images, *(arrays[column] for column in columns))
             return function(images, arrays, like=like)
 
@@ -99,16 +98,17 @@ def kernel_of(op: str) -> Callable:
 
 
 def run(step: Step, images, arrays: dict[str, np.ndarray]):
-    """Apply a step to a batch, a tensor (N, C, H, W) or, if sizes differ, a list of N tensors. Return the new batch.
+    """Apply a step to a batch, and return the new batch. A batch is a tensor (N, C, H, W), or a list of N tensors if
+    sizes differ.
 
-    Images whose ``arrays["flag"]`` is 0 are left unchanged.
+    Images with ``arrays["flag"]`` 0 are left unchanged.
     """
     with nullcontext() if step.operation.calls_user else on_the_cpu():
         return apply_step(step, images, arrays)
 
 
 def apply_step(step: Step, images, arrays: dict[str, np.ndarray]):
-    """Apply a step as run() does, but with torch's current default device instead of the CPU."""
+    """Apply a step as run() does, but without making the CPU torch's default device."""
     arrays = dict(arrays)
     flag = arrays.pop("flag", None)
     if flag is None or flag.all():
@@ -147,7 +147,7 @@ def rows_of(arrays: dict[str, np.ndarray], rows) -> dict[str, np.ndarray]:
 
 
 def on_image(op: str, image, row: dict[str, Any], **args):
-    """Apply an operation to a PIL image or a CHW tensor, with torchvision's function or, if there is none, the
+    """Apply an operation to a PIL image or a CHW tensor. If torchvision has no function for the operation, use the
     kernel."""
     operation = OPERATIONS[op]
     if operation.image is not None:

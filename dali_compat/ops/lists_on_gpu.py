@@ -42,8 +42,8 @@ def _takes_frames(step: Step) -> bool:
 
 
 def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> list[torch.Tensor]:
-    """Apply steps to a few batches, formed by padding the images with black at the right and at the bottom. Return
-    views of the results, without the padding. Images that skip all steps are returned as they are."""
+    """Apply steps to batches of images that are padded with black to equal sizes. Return views of the results, without
+    the padding. Images that skip all steps are returned as they are."""
     changed = list(images)
     used = np.flatnonzero(np.any([values.get("flag", np.ones(len(images))) for values in arrays[: len(steps)]], 0))
     for of_used, height, width in of_similar_size([images[row] for row in used]):
@@ -60,11 +60,8 @@ def in_frames(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequenc
 
 
 def _resize_windows(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> tuple[int, Any]:
-    """Run a leading crop or pad, flips and a resize at once. Return a count and images, as run_leading() does.
-
-    The padded images are not stored, which saves memory, because RandomZoomOut pads an image to as much as 16 times its
-    area.
-    """
+    """Run a leading crop or pad, flips and a resize at once, without storing padded images. Return a count and images,
+    as run_leading() does."""
     sizes = np.array([image.shape[-2:] for image in images])
     windows = resample.InputWindows(np.zeros_like(sizes), sizes, np.zeros(sizes.shape, bool))
     for number, (step, values) in enumerate(zip(steps, arrays, strict=True)):

@@ -1,9 +1,8 @@
-"""Matrices of warps, which map output to input pixels as in PIL.Image.transform.
+"""Matrices that map output to input pixels of a warp, as in PIL.Image.transform.
 
-Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw function takes a Draw
-``inner`` and runs it to get the transform's parameters, such as an angle. All but draw_dali_matrix() return ``matrix``
-(N, 6) or ``coefficients`` (N, 8) in float64, the output ``size`` (N, 2), and the ``flag`` that ``inner`` returned, if
-any.
+Matrices for tensors are relative to the images' centers, like torchvision's grids. Each draw function runs the Draw
+``inner`` to get the transform's parameters, such as an angle. All but draw_dali_matrix() return ``matrix`` (N, 6) or
+``coefficients`` (N, 8) in float64, the output ``size`` (N, 2), and the ``flag`` of ``inner``, if any.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _rotate: Any = Image.Image.rotate
 
 
 class _Sized:
-    """A stand-in for an image, for which Image.rotate() returns the (height, width) and the AFFINE data of the rotated
-    image instead of its pixels."""
+    """A stand-in for an image in Image.rotate(). The call returns the (height, width) and the AFFINE data of the
+    rotation instead of pixels."""
 
     def __init__(self, size):
         self.height, self.width = size
@@ -51,7 +50,6 @@ class _Sized:
         return (self.height, self.width), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
 
     def transpose(self, method):
-        """Return (height, width) and AFFINE data of a transposition."""
         height, width = self.height, self.width
         return {
             Image.Transpose.ROTATE_90: ((width, height), [0.0, -1.0, float(width), 1.0, 0.0, 0.0]),
@@ -139,10 +137,10 @@ _BETWEEN = 2.0**-10  # shift of such a matrix
 
 @draws()
 def draw_dali_matrix(sizes, u, *, inner, interpolation):
-    """Convert Pillow's ``matrix`` or ``coefficients`` to ``matrix`` (N, 3, 3) for DALI. A sample whose ``flag`` is 0
-    gets the identity.
+    """Return Pillow's ``matrix`` or ``coefficients`` as ``matrix`` (N, 3, 3) for DALI. Samples with ``flag`` 0 get the
+    identity.
 
-    For an affine warp that interpolates, also return ``inside`` (N, 3, 3), which decides whether an output pixel lies
+    An affine warp that interpolates also has ``inside`` (N, 3, 3). This matrix decides whether an output pixel lies
     inside the image or is filled.
     """
     values, after = run(inner, sizes, u)
@@ -161,11 +159,9 @@ def draw_dali_matrix(sizes, u, *, inner, interpolation):
 
 
 def _in_fixed_point(matrix) -> np.ndarray:
-    """Round matrices (N, 2, 3) to fixed-point numbers, as Pillow's nearest warp does (affine_fixed in Geometry.c).
-
-    The steps from pixel to pixel and the position of the first pixel's center are rounded to 16 fractional bits.
-    """
+    """Round matrices (N, 2, 3) to fixed-point numbers, as Pillow's nearest warp does (affine_fixed in Geometry.c)."""
     rows = matrix.reshape(-1, 2, 3)
+    # the steps from pixel to pixel, and the position of the first pixel's center, have 16 fractional bits
     steps = np.floor(rows[:, :, :2] * 65536 + 0.5)
     centre = np.floor((rows * np.array([0.5, 0.5, 1])).sum(2, keepdims=True) * 65536 + 0.5)
     fixed = np.concatenate([steps, centre - steps.sum(2, keepdims=True) * 0.5], 2) / 65536
@@ -174,11 +170,11 @@ def _in_fixed_point(matrix) -> np.ndarray:
 
 
 def _off_edges(rows, otherwise: float) -> np.ndarray:
-    """Return matrices (N, 2, 3), shifted in x and y so that rounding selects the same pixels as in Pillow.
+    """Return slightly shifted matrices (N, 2, 3), which select the same pixels as Pillow after rounding.
 
-    Rotations by right angles and scales by powers of two may map lines of pixels exactly onto pixel edges, where Pillow
-    takes the pixel with the higher index. Such matrices are shifted by _BETWEEN, others by ``otherwise``.
+    Matrices that map pixels exactly onto pixel edges are shifted by _BETWEEN, others by ``otherwise``.
     """
+    # as rotations by right angles and scales by powers of two may do; Pillow then takes the pixel with the higher index
     on_edges = (rows / _GRAIN % 1 == 0).all((1, 2))
     raised = rows.copy()
     raised[:, :, 2] += np.where(on_edges, _BETWEEN, otherwise)[:, None]

@@ -59,11 +59,11 @@ def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
 
 
 def erased(sizes, u, area, log_ratio, parts=1):
-    """Return the arrays of a step for a random window in each image, and a bool array (N,) that is False for images
-    into which none of ten windows fits.
+    """Draw a window in each image. Return the arrays of a step, and a bool array (N,) that is False if none of ten
+    windows fits.
 
-    A window's share of the image's area is drawn from ``area`` (low, high) and divided by ``parts``. ``u`` has random
-    numbers from 0 to 1, (N, 22).
+    ``u`` (N, 22) contains random numbers from 0 to 1. ``area`` is the range (low, high) of the window's share of the
+    image, to be divided by ``parts``.
     """
     area = sizes.prod(1)[:, None] * (area[0] + (area[1] - area[0]) * u[:, :10]) / parts
     aspect = np.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * u[:, 10:20])
@@ -81,7 +81,7 @@ def draw_jpeg_quality(sizes, u, *, quality):
 
 @kernel(in_batches=True)
 def erase(images, arrays, *, value):
-    """Fill a window with one value per channel or, if ``value`` is None, with normally distributed numbers."""
+    """Fill a window with ``value``, one number per channel. None means normally distributed numbers."""
     if value is None:
         return _erase_randomly(images, arrays)
     value = to_device(_as_pixels(torch.tensor(value, dtype=torch.float32), images), images.device)
@@ -100,7 +100,7 @@ def within(images, arrays) -> torch.Tensor:
 
 
 def _erase_randomly(images, arrays):
-    """Fill windows with normally distributed numbers, which are generated only for the erased pixels."""
+    """Fill windows with normally distributed numbers, generated only for the erased pixels."""
     n, channels, height, width = images.shape
     h, w = arrays["shape"].astype(np.int64).T
     row = np.repeat(np.arange(n), channels * h)  # index of the image, for each line of each window

@@ -129,14 +129,12 @@ def space_of(*key) -> _Space:
 
 @functools.cache
 def _translation(key: tuple, extent: int) -> list[float]:
-    """Return the magnitudes of TranslateX for an image width of ``extent``, or of TranslateY for an image height of
-    ``extent``."""
+    """Return the magnitudes of TranslateX or TranslateY for an image of ``extent`` pixels along that axis."""
     return _installed_space(*key, extent=extent)["TranslateX"][0].tolist()
 
 
 def _installed_space(transform: str, like: str, bins: int, all_ops: bool = True, *, extent: int) -> dict:
-    """Return {operation: (magnitudes or None, signed)} of a torchvision transform, for images of ``extent`` x
-    ``extent``."""
+    """Return torchvision's {operation: (magnitudes or None, signed)} for images of ``extent`` x ``extent``."""
     if like == "v2":
         kind = getattr(v2, transform)
         space = kind._AUGMENTATION_SPACE if all_ops else kind._PARTIAL_AUGMENTATION_SPACE

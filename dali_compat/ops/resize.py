@@ -85,12 +85,12 @@ def draw_resize(sizes, u, *, size, max_size=None):
 
 
 def _by_edges(sizes, size, max_size) -> np.ndarray:
-    """Return the (height, width) for a given short edge ``size``, one number or one per image.
+    """Return the (height, width) for a short edge of ``size``, one number or one per image.
 
-    ``max_size``, if not None, limits the long edge. If ``size`` is None, ``max_size`` is the long edge. The other edge
-    is truncated, not rounded.
+    If not None, ``max_size`` limits the long edge. If ``size`` is None, ``max_size`` is the long edge.
     """
     short, long = sizes.min(1), sizes.max(1)
+    # the other edge is truncated, not rounded
     if size is None:
         new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)
     else:
@@ -194,8 +194,8 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
     """Compute the arrays of a resize combined with a pad, a crop and a flip.
 
-    ``pad``, ``crop`` and ``mirror`` may be None. The draws read the same ``u``, so at most one may be random, unless
-    the data set's code has chosen all arguments.
+    ``pad``, ``crop`` and ``mirror`` may be None. At most one draw may be random, unless the data set's code has chosen
+    all arguments.
     """
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
@@ -227,13 +227,11 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
-    """Return True if DALI may run a resize. This requires a GPU, exact=False, and results close to torchvision's.
-
-    Measured results differ too much for Pillow's box and hamming filters, for nearest and lanczos on tensors, and
-    without antialiasing. For floats, they differ by up to 40 levels at the border.
-    """
+    """Return True if DALI may run a resize, because the pixels are close to torchvision's."""
+    # floats differ by up to 40 levels at the border
     if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:
         return False
+    # other results differ too much, by measurement
     interpolation = s.kwargs["interpolation"]
     if s.kwargs["like"] == "pil":
         return interpolation in ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos")
@@ -241,8 +239,8 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Make a resize step use PyTorch's integer arithmetic instead of Pillow's, if PyTorch supports it. Return the step
-    unchanged on a GPU, for decoded images, or if exact=True."""
+    """Make a resize on the CPU use PyTorch's integer arithmetic instead of Pillow's, if PyTorch supports it. Return the
+    step unchanged for decoded images, or if exact=True."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 
@@ -293,8 +291,8 @@ def resize_mirror_normalize(images, arrays, *, interpolation, like, mean, std, f
     """Resize uint8 images (C, H, W) on a CPU, take a window, optionally mirror it, and convert it to normalized
     float32.
 
-    Each image passes through a thread's cache only once. Pixels outside of the image are ``fill``. The result is within
-    7e-7 of PyTorch's resize followed by torchvision's functions.
+    Pixels outside of the image are ``fill``. The result is within 7e-7 of PyTorch's resize followed by torchvision's
+    functions.
     """
     sizes, starts, mirrors = (arrays[name].astype(np.int64).tolist() for name in ("size", "start", "mirror"))
     height, width = arrays["shape"][0].astype(np.int64).tolist()
@@ -339,19 +337,17 @@ def _resize(images, size, *, interpolation, like, antialias):
 
 
 def height_first(images, size, like) -> bool:
-    """Return True if PyTorch has to resize the height in a separate call before the width, as Pillow does. In a single
-    call, PyTorch starts with the width."""
+    """Return True if PyTorch has to resize the height before the width, as Pillow does. In a single call, PyTorch
+    starts with the width."""
     shrinks = like == BY_TORCH and images.shape[-2] > size[0]
     return shrinks and bool(resample.vertical_first(np.array([images.shape[-2:]]), np.array([size]))[0])
 
 
 def resizes_as_pillow(images, size, interpolation, like) -> bool:
-    """Return True if resample.resize(), which rounds after each axis, replaces torchvision's resize.
-
-    For uint8 on a GPU, PyTorch rounds only once. For an output of one pixel, PyTorch fails an assertion unless the
-    memory format is channels_last."""
+    """Return True if resample.resize(), which rounds after each axis, replaces torchvision's resize."""
     if like == "pil":
         return not interpolation.startswith("nearest")
+    # on a GPU, PyTorch rounds uint8 only once; one output pixel fails an assertion unless it is channels_last
     ours = like in ("v2", BY_TORCH) and (images.is_cuda or tuple(size) == (1, 1))
     ours = ours and images.dtype == torch.uint8 and interpolation in ("bilinear", "bicubic")
     return ours and resizes_in_integers(interpolation)

@@ -51,9 +51,9 @@ def plain_to_tensor(t, spec):
 
 @register(getattr(timm, "ToNumpy", None))
 def to_numpy(t, spec):
-    """Translate ToNumpy as a conversion to a tensor, because default_collate and timm's fast_collate return the same
-    batch for arrays and for tensors."""
+    """Translate ToNumpy as a conversion to a tensor."""
     refuse_tensors(t, spec)
+    # default_collate and timm's fast_collate return the same batch for arrays and for tensors
     return (step("pil_to_tensor", spec.but(kind="array")),)
 
 
@@ -88,8 +88,7 @@ def resize_keep_ratio(t, spec):
     consumes="probability min_area max_area min_aspect max_aspect mode min_count max_count num_splits device",
 )
 def translate_erase(t, spec):
-    """Translate RandomErasing as it works on a single image. num_splits is ignored, because timm uses it only for
-    batches, in its PrefetchLoader."""
+    """Translate RandomErasing for single images. num_splits is ignored, because timm uses it only for batches."""
     names = {"probability", "min_area", "max_area", "log_aspect_ratio", "min_count", "max_count", "num_splits"}
     names |= {"rand_color", "per_pixel", "device"}
     if vars(t).keys() - {"mode"} != names:
@@ -155,8 +154,8 @@ _A_WINDOW = 23  # uniform numbers per window: 22 for erased() and one for the ke
 
 @draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
 def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
-    """Draw window number ``at`` of RandomErasing. It erases ``counts[0]`` to ``counts[1]`` (inclusive) windows in an
-    image, and divides ``area`` among them."""
+    """Draw window number ``at`` of RandomErasing. The windows of an image, ``counts[0]`` to ``counts[1]`` (inclusive),
+    share ``area``."""
     count, own = randint(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some

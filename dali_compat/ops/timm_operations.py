@@ -202,9 +202,9 @@ def _by_timm(images, arrays, **how):
 
 
 def augmented(images, arrays, *, interpolations, fill):
-    """Return the images, each after its drawn operation. ops/operations runs the operations whose results equal timm's,
-    and timm runs the others."""
+    """Return the images, each after its drawn operation."""
     which, value = arrays["which"], arrays["value"]
+    # timm runs the operations for which kernels return other pixels
     by_timm = ~np.isin(which, [OPERATIONS.index(name) for name in _as_timm()]) & (which >= 0)
     # posterize to 0 bits, which Pillow refuses from version 13 on
     by_timm |= (which == OPERATIONS.index("posterize")) & (value < 1)
@@ -252,8 +252,8 @@ for _name in ("equalize", "invert", "solarize", "solarize_add", "contrast", "bri
 
 
 def _matrix(at: int):
-    """Return a function that takes values (N,) and an image size. It returns matrices (N, 6) from output to input
-    pixels: the identity matrix with the value in place of element ``at``."""
+    """Return a function that takes values (N,) and an image size, and returns matrices (N, 6). Each matrix is the
+    identity with the value as element ``at``."""
 
     def made(value, size):
         matrix = np.tile([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], (len(value), 1))
@@ -307,7 +307,8 @@ _OTHERS_TRIED = (0.1, 0.95, 1.9)
 
 @functools.cache
 def _as_timm() -> frozenset[str]:
-    """Return the operations whose kernels return the pixels of the installed timm and Pillow for small test images."""
+    """Return the operations that kernels compute exactly as the installed timm and Pillow do, by a test on small
+    images."""
     names = (*_VALUED, "gaussian_blur", *_MATRICES)
     return frozenset(name for name in names if hasattr(timm, name) and _agrees(name))
 

@@ -67,8 +67,7 @@ def _steps(spec, how, drawn) -> list:
 
 
 def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation, ...], dict[str, Any]]:
-    """Return the settings of each operation, and the arguments ``interpolations`` and ``fill`` that all of them
-    share."""
+    """Return the settings of each operation, and the arguments that all operations share."""
     refuse_tensors(t, spec)
     if not len(ops):
         raise Untranslatable(t, "it has no operations")
@@ -121,9 +120,8 @@ def _description(t, op, choices: int) -> Operation:
 
 
 def _name(op) -> str | None:
-    """Return the key of an operation in CONVERSIONS, or None. It is found by comparing functions, because older
-    versions of timm store no name."""
-    for name, conversion in CONVERSIONS.items():
+    """Return the key of an operation in CONVERSIONS, or None."""
+    for name, conversion in CONVERSIONS.items():  # compared by function: older versions of timm store no name
         same = timm.NAME_TO_OP.get(name) is op.aug_fn and timm.LEVEL_TO_ARG.get(name) is op.level_fn
         if same and getattr(timm, conversion.function) is op.aug_fn:
             return name
@@ -149,8 +147,7 @@ def _refuse_other_conversions(t, ops, descriptions: tuple[Operation, ...]) -> No
 
 
 def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str | None, tuple[float, ...]]:
-    """Call an operation with a seed. Return the random numbers that it draws, the name of the function that it calls,
-    and the arguments of this call.
+    """Call an operation with a seed. Return (random numbers drawn, name of the called function, its arguments).
 
     The numbers are ordered as in a row of ``u`` in applied(). The name is None if the operation is not applied.
     """
@@ -178,14 +175,14 @@ def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str
 
 
 class _Blurred:
-    """A stand-in for an image, whose filter() returns the radius of a blur."""
+    """A stand-in for an image, with a filter() that returns the radius of a blur."""
 
     def filter(self, blur):
         return blur.radius
 
 
 def _refuse_other_code(t, names: str) -> None:
-    """Raise Untranslatable if the __call__ of the object's class is not timm's, or uses a name not in ``names``."""
+    """Raise Untranslatable if the object's __call__ is not timm's, or uses a name not in ``names``."""
     method = function_of(type(t).__call__)
     code = getattr(method, "__code__", None)
     if code is None or not _is_timms(method) or not set(code.co_names) <= set(names.split()):

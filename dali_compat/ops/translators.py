@@ -47,8 +47,7 @@ def register(*types: type | None, consumes: str = "") -> Callable[[T], T]:
         *types: the exact classes, and None (ignored) for a class that an older version lacks. A subclass of a
             torchvision class is translated, too, if it changes only the constructor.
         consumes: names of the constructor arguments that the translator handles, separated by spaces. If another
-            argument differs from its default, the transform is called sample by sample, so that no argument is
-            silently ignored.
+            argument differs from its default, the transform is called sample by sample.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -94,11 +93,11 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
             loader's device, uint8 0..255 or floating point as in torchvision at this point. Images of different sizes
             are passed in separate calls. Use a module-level function rather than a lambda created by the translator,
             because plans are compared by their functions.
-        spec: describes the function's output. If it differs from the translator's input, pass ``spec.but(...)``. If
-            the inputs differ in size, either each output has its input's size, or all outputs have one common size. An
+        spec: describes the function's output. If it differs from the translator's input, pass ``spec.but(...)``. If the
+            inputs differ in size, either each output has its input's size, or all outputs have one common size. An
             output of another shape or dtype raises ValueError when a batch is computed.
-        uniforms: number of random numbers per sample, passed as ``uniforms=``, (N, uniforms) float32 in [0, 1) on the
-            device. They depend on the seed, but not on the device or the batch size.
+        uniforms: number of random numbers per sample. The function gets a float32 tensor ``uniforms=`` (N, uniforms) in
+            [0, 1) on the device. The numbers depend on the seed, but not on the device or the batch size.
         **args: further arguments of the function, hashable or compared by identity.
 
     Returns:
@@ -123,14 +122,14 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
 
 @dataclass(frozen=True)
 class Nested:
-    """Result of the translator of a container such as Compose: transforms to apply in sequence."""
+    """Transforms to apply in sequence, for example the transforms of a Compose."""
 
     transforms: tuple[Any, ...]
 
 
 class Branch(NamedTuple):
-    """Transforms of a container for samples whose draw equals ``value``. RandomOrder draws a permutation, whose entry
-    at ``rank`` has to equal ``value``."""
+    """Transforms of a container, for samples with a draw of ``value``. RandomOrder draws a permutation, and the entry
+    at ``rank`` has to be ``value``."""
 
     value: int
     transforms: tuple[Any, ...]
@@ -139,7 +138,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Gated:
-    """Result of the translator of a container that chooses among its transforms at random."""
+    """A container that chooses among its transforms at random."""
 
     name: str  # name of the container, for messages
     draw: Draw  # draws the value
@@ -158,9 +157,9 @@ def _import_lazily(package: str) -> None:
 
 
 def translated_class(kind: type) -> type | None:
-    """Return the class whose translator applies to objects of ``kind``, or None.
+    """Return the class with the translator for objects of ``kind``, or None.
 
-    It is ``kind`` itself or, if ``kind`` changes only construction and repr, its base in torchvision.
+    This is ``kind`` or, if ``kind`` changes only construction and repr, the base class in torchvision.
     """
     _import_lazily(top_package(kind))
     if kind in _TRANSLATORS:
@@ -220,5 +219,4 @@ def _unconsumed(transform: Any, consumed: frozenset[str]) -> str:
 
 @functools.lru_cache(256)
 def _parameters(kind: type) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a class's constructor. They are cached, because inspect would take 50 us per epoch."""
-    return inspect.signature(kind).parameters
+    return inspect.signature(kind).parameters  # cached, because this takes 50 us

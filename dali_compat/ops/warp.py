@@ -72,8 +72,7 @@ def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
 
 
 def _as_warp(s: Step, options: Options, decoded: bool) -> Step:
-    """Return the warp that replaces a rotate, affine or perspective step. The Draw of the new step computes the matrix
-    or the coefficients."""
+    """Return the warp that replaces a rotate, affine or perspective step."""
     how = s.kwargs
     args = tuple((name, how[name]) for name in ("interpolation", "fill", "like"))
     if s.op == "perspective":
@@ -202,7 +201,7 @@ def _by_pillow(images, data, sizes, interpolation, fill) -> list[torch.Tensor]:
 
 
 def _is_between_centres(row: list[float]) -> bool:
-    """Return True if an affine transform maps pixel centers to pixel centers, so that filters have no effect."""
+    """Return True if an affine transform maps pixel centers to pixel centers. Filters then have no effect."""
     if len(row) != 6 or not all(map(float.is_integer, row)):
         return False
     a, b, _, d, e, _ = row
@@ -245,7 +244,7 @@ def displacement(keys: np.ndarray, size, alpha, sigma, device) -> torch.Tensor:
 
 @functools.lru_cache(16)
 def _gaussian(size, taps, sigma):
-    """Return torchvision's Gaussian kernel with reflected borders as a matrix (in, out), and its blocks for
+    """Return torchvision's Gaussian blur with reflected borders as a matrix (in, out), and the matrix's blocks for
     banded()."""
     reach = taps // 2
     x = np.arange(-reach, reach + 1)

@@ -28,8 +28,8 @@ define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 @register(ExifTranspose)
 def translate_turn(t, spec):
-    """Refuse exif_transpose(). If it is the first transform, translate() handles it and does not call this
-    translator."""
+    """Refuse exif_transpose()."""
+    # translate() does not call this translator if exif_transpose() is the first transform
     raise Untranslatable(t, "DALI rotates images only while decoding files", "put it first")
 
 
@@ -135,8 +135,8 @@ def window_arrays(start, shape) -> tuple[Arrays, np.ndarray]:
 
 @draws()
 def draw_center_crop(sizes, u, *, size):
-    """Compute the central window, with its start rounded half to even. It may be larger than the image."""
-    excess = sizes - np.array(size)
+    """Compute the central window, which may be larger than the image."""
+    excess = sizes - np.array(size)  # its half is rounded half to even
     start = np.where(excess >= 0, np.rint(excess / 2), -(-excess // 2))
     return window_arrays(start, np.broadcast_to(size, sizes.shape))
 
@@ -245,7 +245,7 @@ def _window(images, start, size, mode, fill):
 
 
 def _copy_inside(images, start, size, fill):
-    """Return a window of each image, filled where it exceeds the image.
+    """Return a window of each image. Pixels outside of the image are ``fill``.
 
     ``start`` is (N, 2), or (1, 2) if all images have the same window.
     """

@@ -27,7 +27,7 @@ class RecordedCall(NamedTuple):
     kwargs: dict[str, Any] = {}
 
     def __str__(self) -> str:
-        """Return the name, with the arguments if these are short constants, such as "convert('HSV')"."""
+        """Return the name, with the arguments if these are short, such as "convert('HSV')"."""
         values = (*self.args, *self.kwargs.values())
         if not values or not all(type(value) in (str, int, float, bool, tuple) for value in values):
             return self.name

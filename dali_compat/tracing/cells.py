@@ -21,7 +21,7 @@ class Join(NamedTuple):
 
 
 def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
-    """Stack or concatenate rows by nested calls of torch.stack and torch.cat. The innermost call comes first in
+    """Return the result of nested calls of torch.stack and torch.cat on ``rows``. The innermost call comes first in
     ``joins``."""
     result = rows.reshape(*(join.number for join in reversed(joins)), *rows.shape[1:])
     for axis, join in zip(reversed(range(len(joins))), joins, strict=True):
@@ -31,8 +31,7 @@ def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
 
 
 class Cell:
-    """Storage of a deferred tensor, shared with aliases such as the result of detach(). A view has a cell that refers
-    to its base.
+    """Storage of a deferred tensor and its aliases, such as the result of detach(). A view has another cell.
 
     Attributes:
         node: node of the pixels; None if the tensor was never deferred, or if it is computed from ``inputs``.
@@ -64,15 +63,15 @@ class Cell:
 
     @property
     def is_deferred(self) -> bool:
-        """True if pixels are not computed yet. A join counts as computed if all its inputs are computed, and a view if
-        its base is computed."""
+        """True if the pixels are not computed yet."""
+        # a view is computed if its base is, and a join if all its inputs are
         if self.tensor is not None or (self.base is not None and not self.base.is_deferred):
             return False
         return not self.inputs or any(cell.is_deferred for cell in self.inputs)
 
     @property
     def is_shared(self) -> bool:
-        """True if an in-place change would affect other tensors, because this is a view or has views."""
+        """True if an in-place change would affect other tensors."""
         return self.base is not None or any(ref() is not None for ref in self.views)
 
     def set_base(self, base: Cell, call: RecordedCall) -> None:
@@ -100,7 +99,7 @@ class Cell:
 
 
 def unexpanded(x: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """Return a view of ``x`` with size 1 in each dimension whose stride in ``strides`` is 0."""
+    """Return a view of ``x`` with size 1 in each dimension that has stride 0 in ``strides``."""
     return x[tuple(slice(None if stride else 1) for stride in strides)]
 
 

@@ -1,4 +1,4 @@
-"""Run a function in a forked child, so that it cannot change objects, generators or file positions of this process."""
+"""Run a function in a forked child, without effects on objects, generators and file positions of this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _IN_CHILD = "in the trial subprocess"
 
 
 class TrialFailed(Exception):
-    """Raised if a function fails in the child, or the child is killed or ends without a result."""
+    """Raised if run_in_child() gets no result from the child."""
 
 
 def run_in_child(function: Callable[[], Any]) -> Any:
@@ -147,7 +147,7 @@ def _refuse_manager(*args, **kwargs):
 
 
 def _unshare_file(number: int) -> None:
-    """Reopen the file of a descriptor, so that its position is not shared. Replace a socket or pipe with /dev/null."""
+    """Reopen the file of a descriptor, to get a separate file position. Replace a socket or pipe with /dev/null."""
     mode, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
     if stat.S_ISREG(mode):
         own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND))

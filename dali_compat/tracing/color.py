@@ -32,11 +32,7 @@ _JITTER_LAYOUT = ("order", (4,), "int32"), *((name, (), "float64") for name in _
 
 
 def _adjustment(op: str) -> Callable[..., Outcome]:
-    """Return the function that computes the outcome of one color adjustment; ``op`` is an entry of _JITTER.
-
-    All four adjustments are recorded as the same kind of step, so that images adjusted in different orders can share a
-    plan.
-    """
+    """Return the function that computes the outcome of the color adjustment ``op``."""
 
     def adjust(s: State, backend: str, *factors, **named) -> Outcome:
         (factor,) = map(float, (*factors, *named.values()))
@@ -48,6 +44,7 @@ def _adjustment(op: str) -> Callable[..., Outcome]:
             return Outcome(s, (), is_same_object=True)
         if op == "contrast" and backend == "v2" and _is_inexact(s):
             return Outcome(s)
+        # one kind of step for all adjustments: images adjusted in different orders can share a plan
         numbers = _JITTER.index(op), -1, -1, -1, *(factor,) * 4
         return _value_outcome(s, backend, "color_jitter", numbers, _JITTER_LAYOUT)
 
@@ -60,10 +57,8 @@ for _op in _JITTER:
 
 
 def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_kernel: bool = True) -> Outcome:
-    """Return the outcome of an operation that changes only pixel values.
-
-    The outcome has no step if kernels do not support the operation or the image, for example a normalized one.
-    """
+    """Return the outcome of an operation that changes only pixel values. There is no step if kernels do not support the
+    operation or the image."""
     _refuse_other_modes(s)
     is_in_range = not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
     has_step = has_kernel and is_in_range and is_supported(s)
@@ -71,11 +66,8 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if results must be bit-exact, but the image has floating-point values, for which kernels are not
-    exact.
-
-    The last bit of torch's results depends on a value's position in memory and on the number of threads.
-    """
+    """Return True if results must be bit-exact, but kernels are not, because the image is floating point."""
+    # the last bit of torch's results depends on a value's position in memory and on the number of threads
     return SWITCHES.tracing is not None and SWITCHES.tracing.exact and s.dtype.is_floating_point
 
 

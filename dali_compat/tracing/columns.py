@@ -85,7 +85,7 @@ class JobGroup(NamedTuple):
 
 
 class TailGroup(NamedTuple):
-    """M rows of a traced batch whose tails could be merged, so that they are transformed together.
+    """M rows of a traced batch that are transformed together, by one merged tail.
 
     Attributes:
         pixel_format: format of the images before the tail.
@@ -138,8 +138,8 @@ class TracedBatch:
 
 
 def pack_batch(value: Any) -> TracedBatch:
-    """Convert the result of ``collate_fn`` to a TracedBatch. Deferred tensors are computed if they have no plan, or are
-    attributes of other objects than containers."""
+    """Convert the result of ``collate_fn`` to a TracedBatch. Deferred tensors that cannot be computed in a batch are
+    computed now."""
     for one, name in () if get_worker_info() else hidden_tensors(value):  # pickling computes those of a worker
         object.__setattr__(one, name, mapped(getattr(one, name), computed))
     cells: list[Cell] = []
@@ -174,7 +174,8 @@ def pack_batch(value: Any) -> TracedBatch:
 
 
 def _placeholder(x: Any, cells: list[Cell]) -> Placeholder | None:
-    """Append a tensor's rows to ``cells``, and return its Placeholder; None if the tensor has to be computed."""
+    """Return the Placeholder of a tensor, and append its rows to ``cells``. Return None if the tensor has to be
+    computed."""
     rows = x._cell.inputs or (x._cell,)
     if not x._cell.is_deferred or not any(cell.tensor is None and has_plan(cell) for cell in rows):
         return None
@@ -204,11 +205,8 @@ def _is_converted(node: Node) -> bool:
 
 
 def _relative_cost(nodes: list[Node]) -> float:
-    """Return the cost of computing one file's images in a batch, divided by the cost of computing them in the worker.
-
-    Both decode the file once. An operation that several images share runs once per image in a batch, but only once in
-    the worker.
-    """
+    """Return the cost of computing one file's images in a batch, divided by the cost in the worker."""
+    # both decode the file once; only the worker runs an operation once for several images
     shared: dict[int, int] = {}
     separate = 0
     for node in nodes:
@@ -300,7 +298,6 @@ def _by_value(value: Any) -> Any:
 
 
 def _storage_address(x: torch.Tensor) -> int | None:
-    """Return the address of a tensor's storage; None if it has none."""
     try:
         return x.untyped_storage().data_ptr()
     except Exception:  # sparse, or a wrapper subclass
@@ -308,7 +305,7 @@ def _storage_address(x: torch.Tensor) -> int | None:
 
 
 def _is_small_and_plain(x: torch.Tensor) -> bool:
-    """Return True if a tensor is small, and its class, dtype, shape, values and attributes are enough to rebuild it."""
+    """Return True if a tensor is small and _unpickled() can rebuild it."""
     if type(x) is not torch.Tensor and type(x) not in _TV_TENSORS:
         return False
     if x.device.type != "cpu" or x.layout != torch.strided:

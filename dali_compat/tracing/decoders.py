@@ -1,4 +1,4 @@
-"""Decoders of torchvision.io and torchcodec, whose result is deferred if it equals Pillow's image.
+"""Decoders of torchvision.io and torchcodec. A result that equals Pillow's image is deferred.
 
 Only RGB images from JPEG or PNG files, and gray images from gray files, are deferred. A JPEG is deferred only if the
 decoder's build of libjpeg-turbo interpolates chroma as Pillow's does. The original function decodes other modes, such
@@ -85,7 +85,7 @@ def _decode(function: Any, data: bytes, **kwargs: Any) -> Any:
 
 @functools.cache
 def _equals_pillow(function: Any) -> bool:
-    """Return True if a decoder's build of libjpeg-turbo interpolates chroma as Pillow's does."""
+    """Return True if a decoder interpolates the chroma of JPEGs as Pillow does."""
     file, pixels = io.BytesIO(), np.random.default_rng(0).integers(0, 255, (9, 11, 3), np.uint8)
     Image.fromarray(pixels.repeat(4, 0).repeat(4, 1)).save(file, "JPEG", subsampling=2)
     with tracing(None):

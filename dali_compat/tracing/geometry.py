@@ -67,14 +67,11 @@ def resize(s: State, backend: str, size, interpolation=_BILINEAR, max_size=None,
 
 
 def resize_to(s: State, backend: str, size: tuple[int, ...], interpolation: str, antialias=True) -> Outcome:
-    """Return the outcome of resizing to ``size``, a (height, width).
-
-    A one-channel image that is resized with nearest interpolation may be a mask. The outcome then has no step, because
-    PIL and torchvision resize masks quickly.
-    """
+    """Return the outcome of resizing to ``size``, a (height, width)."""
     after = s.with_size(size)
     nearest = interpolation.startswith("nearest")
     has_kernel = backend == "pil" or nearest or interpolation in _RESIZE_TENSORS
+    # the image may be a mask, which PIL and torchvision resize quickly
     if not is_supported(s) or (nearest and s.channels == 1) or not has_kernel:
         return Outcome(after)
     args = {"interpolation": interpolation, "like": backend, "antialias": backend == "pil" or bool(antialias)}
@@ -86,10 +83,7 @@ def resize_to(s: State, backend: str, size: tuple[int, ...], interpolation: str,
 def resized_crop(
     s: State, backend: str, top, left, height, width, size, interpolation=_BILINEAR, antialias=True
 ) -> Outcome:
-    """Return the outcome of resized_crop() for a window within a PIL image.
-
-    The outcome has a resize step even if the window already has that size, so that all images share a DALI pipeline.
-    """
+    """Return the outcome of resized_crop() for a window within a PIL image."""
     size = integers(*size)
     is_inside = top >= 0 and left >= 0 and top + height <= s.size[0] and left + width <= s.size[1]
     # torchvision warns about other values of antialias, and raises an error for empty windows
@@ -100,6 +94,7 @@ def resized_crop(
     resized = resize_to(cropped.state, backend, size, interpolation_named(interpolation), antialias)
     if cropped.steps is None or resized.steps is None:
         return Outcome(resized.state)
+    # with a resize step even to the same size: all images then share a DALI pipeline
     return Outcome(resized.state, cropped.steps + resized.steps)
 
 
@@ -215,8 +210,8 @@ def expand(s: State, backend: str, border=0, fill=0) -> Outcome:
 
 
 def _warp(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
-    """Return a tuple of one warp step. Its numbers are the sizes before and after it, the flag that flagged() adds,
-    and ``numbers``."""
+    """Return a tuple of one warp step. Its numbers are the image sizes before and after the step, a flag, and
+    ``numbers``."""
     ((kind, flag_and_numbers),) = flagged(op, after, numbers, layout, **args)
     return ((kind, (*map(float, (*before.size, *after.size)), *flag_and_numbers)),)
 

@@ -1,4 +1,4 @@
-"""Deferred tensors in objects such as dataclasses, in which the loading process would not find them."""
+"""Deferred tensors in objects that the loading process does not search, such as dataclasses."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST_ENTRIES = 4096  # of a container that is searched
 
 
 def hidden_tensors(value: Any, depth: int = 5) -> list[tuple[Any, str]]:
-    """Return (object, name) of the attributes that hold deferred tensors, in objects of ``value`` such as dataclasses.
-    Long containers and deeper levels are not searched."""
+    """Return (object, name) of each attribute that holds deferred tensors. Long containers, and more than ``depth``
+    levels, are not searched."""
     if not depth or isinstance(value, _LEAVES):
         return []
     if isinstance(value, (list, tuple, Mapping)):

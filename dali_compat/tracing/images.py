@@ -46,8 +46,8 @@ _original: dict[str, Callable[..., Any]] = {}  # Pillow's functions by name
 
 
 def node_of(image: Image.Image) -> Node | None:
-    """Return the node of a deferred image. If Pillow has only opened the file, create the node first. Return None if
-    the image cannot be deferred or is already computed."""
+    """Return the node of an image; None if the image cannot be deferred or is already computed. If Pillow has only
+    opened the file, create the node."""
     im = image.__dict__.get("_im")
     if type(im) is Node:
         return im if im.state.mode == image._mode and im.size == image._size else None
@@ -68,8 +68,7 @@ def _mode_reason(image: Any) -> str:
 
 
 def _defer_file(image: Any, settings: Tracing) -> Node | None:
-    """Replace the core of an opened image by a new node, and return the node. If the image cannot be deferred, return
-    None."""
+    """Defer an opened image, and return its new node. Return None if the image cannot be deferred."""
     if image.decoderconfig:
         record_reason("uses the image's draft() or thumbnail()")
     if len(image.tile) != 1 or image.decoderconfig or image.fp is None:
@@ -103,7 +102,6 @@ def _defer_file(image: Any, settings: Tracing) -> Node | None:
 
 
 def _source_of(image: Any, settings: Tracing) -> FileSource | MemorySource | None:
-    """Return the source of an opened image; None if the image cannot be deferred."""
     fp, is_jpeg = image.fp, type(image) is JpegImageFile
     if type(fp) is io.BytesIO or type(fp) in _ARCHIVE_MEMBERS:
         data = fp.getvalue() if type(fp) is io.BytesIO else _all_bytes(fp)
@@ -162,7 +160,7 @@ def image_of(node: Node, info: dict[Any, Any]) -> Image.Image:
 
 
 def _get_im(self: Any) -> Any:
-    """Return Pillow's core of an image, and compute it first if it is deferred. This is the getter of Image.im."""
+    """Return the core of an image, as the getter of Image.im. Compute a deferred core first."""
     im = self.__dict__.get("_im")
     if type(im) is Node:
         record_reason("uses the image's pixels")
@@ -177,8 +175,7 @@ def _set_im(self: Any, im: Any) -> None:
 
 
 class PixelAccess:
-    """The result of load() for a deferred image. Pixels are computed at the first use of this object, because most
-    callers do not use it."""
+    """The result of load() for a deferred image. Pixels are computed when this object is first used."""
 
     def __init__(self, image: Any):
         self._image = image

@@ -32,7 +32,7 @@ class Tracing(NamedTuple):
     Attributes:
         table: headers of the files.
         exact: whether operations are deferred only if kernels are bit-exact.
-        since: time in ns. A file with a later ctime may change before it is decoded, and is not deferred.
+        since: time in ns. A file with a later ctime is not deferred, because it may change again.
     """
 
     table: FileTable
@@ -41,7 +41,7 @@ class Tracing(NamedTuple):
 
     @classmethod
     def from_now(cls, table: FileTable, exact: bool) -> Tracing:
-        """Return settings with which files that change after this call are not deferred."""
+        """Return settings that do not defer files changed after this call."""
         now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
         return cls(table, exact, now - _RESOLUTION)
 
@@ -90,7 +90,7 @@ def tracing(settings: Tracing | None):
 
 
 def record_reason(reason: str) -> None:
-    """In a trial, record why an image is computed and not deferred, with a verb phrase such as "uses its pixels"."""
+    """In a trial, record why an image is not deferred. ``reason`` is a verb phrase such as "uses its pixels"."""
     if SWITCHES.reasons is not None:
         SWITCHES.reasons.add(reason)
 
@@ -147,7 +147,7 @@ class Node:
         return Node(self, self.source, call, outcome.state, steps, strides)
 
     def value(self) -> Any:
-        """Return the computed image or tensor. It must not be changed if the node is ``used``.
+        """Return the computed image or tensor. Do not change the result if the node is ``used``.
 
         Raises:
             OSError: the file cannot be read, or has changed since it was opened.

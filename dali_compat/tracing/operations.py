@@ -181,8 +181,8 @@ def outcome_of(name: str, state: State, version: str, args, kwargs) -> Outcome |
 
 
 def _hashable(value) -> Any:
-    """Return an argument with its lists converted to tuples. Raise TypeError if it contains other objects that may be
-    mutable."""
+    """Return an argument, with a list converted to a tuple. Raise TypeError if the argument may contain other mutable
+    objects."""
     if type(value) in CONSTANT:
         return value
     if type(value) not in (list, tuple) or not CONSTANT.issuperset(map(type, value)):

@@ -71,7 +71,7 @@ def install() -> None:
 
 
 def _functions() -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Yield the functions whose code is replaced, except decoders, and their replacements."""
+    """Yield (function, replacement) of each replaced function, except decoders."""
     yield Image.blend, _blend
     for name in OUTCOMES:
         module, _, function = name.partition(".")
@@ -107,7 +107,7 @@ def _patch_pillow() -> None:
 
 
 def _get_im_attribute(image: Any) -> Any:
-    """Return the value of Image.im in versions of Pillow before 11, where ``im`` is an attribute, not a property."""
+    """Return the value of Image.im before Pillow 11, which made ``im`` a property."""
     im = image.__dict__.get("im") if "_im" not in image.__dict__ else image.__dict__["_im"]
     if isinstance(im, Image.DeferredError):
         raise im.ex
@@ -118,8 +118,8 @@ def _get_im_attribute(image: Any) -> Any:
 
 
 def _blend(original: Any, im1: Any, im2: Any = None, alpha: Any = None) -> Any:
-    """Return the deferred result of Image.blend() if an enhancer of ImageEnhance calls it; None if it has to be
-    computed. The original raises the error if an argument is missing."""
+    """Return the deferred result of Image.blend() in an enhancer of ImageEnhance; None for other calls."""
+    # ``im2`` and ``alpha`` have defaults, because the original raises the error if an argument is missing
     first, second = (getattr(one, "__dict__", {}).get("_im") for one in (im1, im2))
     if type(first) is not Node or type(second) is not Node or first.parent is not second:
         return None
@@ -140,7 +140,7 @@ def _imageops(name: str, original: Any, image: Any, /, *args: Any, **kwargs: Any
 
 
 def _may_defer(image: Any) -> bool:
-    """Return True if an image is a deferred PIL image, or an opened PIL image that may be deferred."""
+    """Return True if a PIL image is deferred, or was only opened and may be deferred."""
     if type(image) in REAL_CLASS or not isinstance(image, Image.Image):
         return False
     im = image.__dict__.get("_im")
@@ -174,7 +174,7 @@ def _v1(name: str, original: Any, image: Any, /, *args: Any, **kwargs: Any) -> A
 
 def _on_image(version: str, name: str, original: Any, image: Any, args: Any, kwargs: Any, info: Any = None) -> Any:
     """Return the deferred result of a function that is called with a PIL image; None if the function has to run.
-    ``info`` is ``Image.info`` of the result. If it is None, ``Traits.info`` of the function applies."""
+    ``info`` is the result's ``Image.info``, or None to use the function's Traits."""
     traits = TRAITS[name]
     if traits.readonly_if_gray and image.mode != "RGB":
         return None
@@ -219,7 +219,6 @@ def _on_tensor(version: str, name: str, original: Any, tensor: TracedTensor, arg
 
 
 def _strides(version: str, name: str, tensor: TracedTensor, outcome: Outcome) -> tuple[int, ...] | None:
-    """Return the strides of a function's result; None if unknown."""
     shape, width = outcome.state.shape, outcome.state.shape[-1]
     channels_last = 1, width * shape[0], shape[0]
     if shape[0] == 1 and tensor.stride() != contiguous(tensor.shape) and not TRAITS[name].keeps_strides:
@@ -251,8 +250,8 @@ def _is_channels_last(tensor: TracedTensor) -> bool:
 
 
 def _pad(original: Any, image: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-    """Return the deferred result of torchvision's pad() for PIL images; None if it has to run. Constant padding
-    is left to the original, because it calls ImageOps.expand(), whose result is deferred."""
+    """Return the deferred result of torchvision's pad() for PIL images; None if it has to run."""
+    # constant padding calls ImageOps.expand(), whose result is deferred
     if padding_mode == "constant" or not _may_defer(image):
         return None
     return _on_image("v1", "pad", original, image, (padding, fill, padding_mode), {})
@@ -302,7 +301,7 @@ def _kernel_of_pil_images(name: str, original: Any) -> Any:
 
 
 def _get_kernel(original: Any, functional: Any, input_type: Any, *, allow_passthrough: bool = False) -> Any:
-    """Return the v2 kernel for ``input_type``; None unless this is TracedTensor or a subclass of it."""
+    """Return the v2 kernel for a class of deferred tensors; None for other classes."""
     real = REAL_CLASS.get(input_type)
     if real is None:
         return None
@@ -341,9 +340,9 @@ def _call_method(method: Any, policy: Any, image: Any, *args: Any, **kwargs: Any
 
 
 def _get_fill(original: Any) -> Any:
-    """Return a replacement for torchvision's _get_fill(), which looks up the exact class of an image. The replacement
-    looks up the real class of a TracedTensor."""
+    """Return a replacement for torchvision's _get_fill() that accepts the class of a deferred image."""
 
+    # the original looks up the exact class of an image
     def get_fill(fill_dict: Any, inpt_type: Any) -> Any:
         return original(fill_dict, REAL_CLASS.get(inpt_type, inpt_type))
 
@@ -351,9 +350,9 @@ def _get_fill(original: Any) -> Any:
 
 
 def _to_dtype_transform(original: Any) -> Any:
-    """Return a replacement for ToDtype.transform(), which looks up the exact class of a tensor. The replacement looks
-    up the real class of a TracedTensor."""
+    """Return a replacement for ToDtype.transform() that accepts deferred tensors."""
 
+    # the original looks up the exact class of a tensor
     def transform(self: Any, inpt: Any, params: Any) -> Any:
         real = REAL_CLASS.get(type(inpt))
         if real is None or not isinstance(self.dtype, dict) or real not in self.dtype:
@@ -378,7 +377,7 @@ def _wrap(original: Any) -> Any:
 
 
 def _decoders() -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Yield the decoders of imported modules that have not been replaced yet, and their replacements."""
+    """Yield (decoder, replacement) of each imported decoder that is not replaced yet."""
     for module, functions in DECODERS.items():
         names = vars(sys.modules.get(module, object))
         for name, types in functions.items():
@@ -390,11 +389,9 @@ def _decoders() -> Iterator[tuple[Any, Callable[..., Any]]]:
 
 
 def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
-    """Replace a function's code. The new code calls ``replacement(original, *arguments)``. If that returns None, it
-    calls the original.
+    """Make a function call ``replacement(original, *arguments)``. If the result is None, call the original.
 
-    The function remains the same object, so that earlier imports call the new code. torch.jit.script compiles the
-    original.
+    The function remains the same object, also for earlier imports. torch.jit.script compiles the original.
     """
     original = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__

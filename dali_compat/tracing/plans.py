@@ -2,11 +2,11 @@
 
 The steps of an image are brought into a canonical order and split in two. The *head* moves and converts pixels, in a
 DALI pipeline. The *tail* begins with the first step that computes with colors or is often random, and runs in torch.
-The split depends only on the images of one file, so that pixels do not depend on the rest of the batch.
+The split depends only on the images of one file. Pixels therefore do not depend on the rest of the batch.
 
 A *key* is a head or tail without numbers such as the position of a crop window. Building a pipeline takes a second, so
-steps that vary a lot are left to the tail, and heads have few keys. Tails may have many keys, as with RandAugment. They
-are merged into one plan, whose steps have flags.
+steps that vary a lot are left to the tail, and heads have few keys. Tails may have many keys, as with RandAugment. One
+plan with flags for its steps runs several tails.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _begins_tail(steps: Sequence[Step], at: int) -> bool:
 
 
 def _tail_step(kind: StepKind, numbers: Numbers) -> TailStep:
-    """Return a step for a tail. A warp that keeps the image size gets a flag, so that it can be skipped."""
+    """Return a step for a tail. A warp that keeps the image size gets a flag to skip it."""
     if kind.op in _OFTEN_RANDOM and not kind.has_flag and numbers[:2] == numbers[2:4]:
         kind = step_kind(kind.op, kind.args, kind.pixel_format, (FLAG, *kind.layout))
         numbers = *numbers[:4], 1.0, *numbers[4:]
@@ -80,7 +80,7 @@ def _key_step(kind: StepKind, numbers: Numbers) -> KeyStep:
 
 
 def _add_flip(head: list[Step]) -> None:
-    """Insert a disabled flip if the head has none, so that flipped and unflipped images share a pipeline."""
+    """Insert a disabled flip if the head has none."""
     end = len(head)
     while end and head[end - 1][0].op in _CONVERSIONS:
         end -= 1
@@ -90,11 +90,12 @@ def _add_flip(head: list[Step]) -> None:
         if ("axis", "horizontal") in head[begin][0].args:
             return
     pixel_format = head[end - 1][0].pixel_format if end else _DECODED
+    # flipped and unflipped images then share a pipeline
     head.insert(begin, (step_kind("flip", _FLIP.args, pixel_format, _FLIP.layout), (0.0,)))
 
 
 def canonical(steps: Sequence[Step]) -> list[Step]:
-    """Return equivalent steps in a canonical form, so that more images have the same key.
+    """Return equivalent steps in a canonical form. More images then have the same key.
 
     Nested crop and pad windows become one window, and flips come after it. Consecutive adjustments of ColorJitter
     become one step.
@@ -133,8 +134,7 @@ def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
 
 
 def _add_window(steps: list[Step], kind: StepKind, numbers: Numbers) -> None:
-    """Insert a window before the flips at the end of ``steps``. Merge it with a window that is already there,
-    if possible."""
+    """Insert a window before the flips at the end of ``steps``. If possible, merge it with the window before them."""
     at = len(steps)
     while at and steps[at - 1][0].op == "flip":
         at -= 1

@@ -1,4 +1,4 @@
-"""Checks of a data set's code and attributes. They run none of its code except __getattr__()."""
+"""Checks of a data set's code and attributes, without running any code except __getattr__()."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _opens(called: _Function, words: set[str]) -> bool:
 
 
 def compares_classes(dataset, collate_fn) -> str:
-    """Return the line of a user's function that compares the class of a tensor, such as "train.py:31", or "".
+    """Return the file and line of a user's function that compares the class of a tensor, such as "train.py:31", or "".
 
     The class of a deferred tensor is a subclass, so the comparison could fail.
     """
@@ -107,13 +107,13 @@ def _uses_class(code: CodeType) -> bool:
 
 def _reachable(dataset, only_users: bool = False) -> Iterator[tuple[_Function, set[str]]]:
     """Yield the functions that may run when a sample is read, each with the names in its code. If ``only_users`` is
-    True, omit installed packages, and what they call."""
+    True, skip installed packages."""
     return _follow(_methods(dataset, ("__getitem__", "__getitems__", "__iter__"), _MAX_CALL_DEPTH), only_users)
 
 
 def _follow(first: Iterable[_Function], only_users: bool = False) -> Iterator[tuple[_Function, set[str]]]:
-    """Yield the functions in ``first`` and the functions they may call, directly or not, each with the names in its
-    code. ``only_users`` is as in _reachable()."""
+    """Yield the functions in ``first`` and all functions that these may call, each with the names in its code.
+    ``only_users`` is as in _reachable()."""
     queue = deque(first)
     seen: set[tuple[int, int]] = set()
     while queue and len(seen) < _MAX_FUNCTIONS:
@@ -138,8 +138,7 @@ def _is_opaque(function_or_class) -> bool:
 
 
 def _values_of_names(called: _Function, words: Iterable[str]) -> Iterator[Any]:
-    """Yield the globals, attributes and closure variables that the names ``words`` in a function's code may refer
-    to."""
+    """Yield the values that the names ``words`` in a function's code may refer to."""
     of_globals = global_names(called.function.__code__)
     cls = called.owner if isinstance(called.owner, type) else type(called.owner)
     owner_attributes = {} if isinstance(called.owner, type) else attributes(called.owner)
@@ -238,12 +237,10 @@ def may_use_cuda(dataset) -> bool:
 
 
 class Signature:
-    """The objects that decide what a data set's samples are.
-
-    Weak references do not keep the data set alive. They also detect a new object at the address of a deleted one.
-    """
+    """Weak references to the objects that decide what a data set's samples are."""
 
     def __init__(self, dataset, collate_fn):
+        # weak ones do not keep the data set alive, and detect a new object at the address of a deleted one
         self._references = list(map(_reference, _deciding_objects(dataset, collate_fn)))
 
     def holds(self, dataset, collate_fn) -> bool:
@@ -262,15 +259,15 @@ def _reference(one) -> Callable[[], Any]:
 
 
 def _deciding_objects(dataset, collate_fn) -> list[Any]:
-    """Return the data set and its inner data sets, the user's functions, and the callable objects that these hold or
-    name. A replaced or added transform changes the list. Functions of libraries are omitted, because tracing replaces
-    some of them."""
+    """Return the objects that decide what a data set's samples are, such as inner data sets, functions and
+    transforms."""
     found: dict[int, Any] = {}
     _add_callables(found, collate_fn)
     for each in with_inner(dataset):
         found[id(each)] = each
         for value in attributes(each).values():
             _add_callables(found, value)
+        # without functions of libraries, because tracing replaces some of them
         for called, words in _reachable(each, only_users=True):
             found[id(called.function)] = called.function
             for value in _values_of_names(called, words):
@@ -279,8 +276,8 @@ def _deciding_objects(dataset, collate_fn) -> list[Any]:
 
 
 def _add_callables(found: dict[int, Any], value, depth: int = _MAX_CALL_DEPTH, most: int = _MAX_ENTRIES) -> None:
-    """Add an object to ``found``, which is keyed by id, if it is callable, and its callable attributes. Add the entries
-    of a container with up to ``most`` entries in the same way."""
+    """Add the callable objects in ``value`` to ``found``, keyed by id. Containers with more than ``most`` entries are
+    not searched."""
     if type(value) in _CONTAINERS:
         entries = list(value.values() if isinstance(value, dict) else value) if len(value) <= most else []
         most_inside = _MAX_CALLABLES if len(entries) <= _MAX_CALLABLES < most else 0

@@ -43,8 +43,8 @@ class TracedTensor(torch.Tensor):
 
     @property
     def _state(self) -> State | None:
-        """The State of the deferred pixels. None if they are already computed, or if the tensor is the result of
-        torch.stack, torch.cat or unsqueeze()."""
+        """State of the deferred pixels. It is None for a computed tensor and for a result of torch.stack, torch.cat or
+        unsqueeze()."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:
             return None
@@ -164,7 +164,7 @@ def deferred_join(tensors: Any, dim: int, is_cat: bool) -> TracedTensor | None:
 
 
 def _input_cell(x: torch.Tensor) -> Any:
-    """Return the cell of an input of torch.stack or torch.cat, or a new cell for a CPU tensor; None if unsupported."""
+    """Return the cell of an input of torch.stack or torch.cat; None if the input is unsupported."""
     if type(x) in REAL_CLASS:
         return x._cell  # type: ignore[attr-defined]  # a TracedTensor
     if type(x) is not torch.Tensor or x.device.type != "cpu" or x.requires_grad or x.layout != torch.strided:
@@ -339,12 +339,12 @@ def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tu
 
 
 def _unsqueeze(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
-    """Return a deferred view with a new first dimension of size 1. Its cell has the ``inputs`` and ``joins`` of
-    torch.stack([self])."""
+    """Return a deferred view with a new first dimension of size 1."""
     dim = args[0] if len(args) == 1 and not kwargs else kwargs.get("dim") if not args and len(kwargs) == 1 else None
     if self._state is None or type(dim) is not int or dim not in (0, -1 - self.ndim):
         return self._materialize("uses the tensor's unsqueeze").unsqueeze(*args, **kwargs)
     base = self._cell
+    # with the inputs and joins of torch.stack([self])
     cell = Cell(None, (1, *base.shape), base.dtype, (base,), (Join(1, 0, False),))
     cell.set_base(base, RecordedCall("unsqueeze", None, (0,)))
     strides = torch.empty_strided(self.shape, self.stride(), device="meta").unsqueeze(0).stride()
@@ -370,8 +370,7 @@ def _getitem(self: TracedTensor, index: Any) -> Any:
 
 
 def _channel_index(index: Any) -> Any:
-    """Return the list or int64 tensor in ``index`` if ``index`` selects only channels of a (C, H, W) tensor, else
-    None."""
+    """Return the list or int64 tensor of channel numbers in ``index``; None if ``index`` selects more than channels."""
     entries = list(index) if type(index) is tuple else [index]
     if len(entries) == 4 and entries[0] is ...:
         entries = entries[1:]
@@ -382,7 +381,7 @@ def _channel_index(index: Any) -> Any:
 
 
 def _window(s: State, index: Any) -> Outcome | None:
-    """Return the Outcome of indexing if the index consists of slices that select a window, else None."""
+    """Return the Outcome of indexing with slices that select a window; None for another ``index``."""
     entries = index if type(index) is tuple else (index,)
     if not all(one is ... or type(one) is slice for one in entries) or len(s.shape) != 3:
         return None

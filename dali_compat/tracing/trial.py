@@ -97,8 +97,8 @@ class Reader:
 def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
     """Try to trace a data set, and return the images of one of its samples.
 
-    An image is None if it cannot be computed in a batch. The result is None if no trial is run, because the data set is
-    empty or may use CUDA, for example.
+    An image is None if it cannot be computed in a batch. The result is None without a trial, for example if the data
+    set is empty.
 
     Raises:
         Unsupported: the data set cannot be traced. The message is a predicate such as "opens images with cv2".
@@ -216,11 +216,11 @@ def _sample(dataset: Any, key: Any) -> Any:
 
 
 def _indices(loader: Any) -> list[Any]:
-    """Return the first indices of the loader's sampler. It does not advance in the parent process."""
+    """Return the first indices of the loader's sampler."""
     if isinstance(loader.dataset, data.IterableDataset):
         return [None] * _SAMPLES
     try:
-        index = next(iter(loader._index_sampler))
+        index = next(iter(loader._index_sampler))  # the parent process does not advance
         indices = list(islice(iter(index), _SAMPLES)) if loader._auto_collation else [index]
         if indices:
             return indices
@@ -230,7 +230,8 @@ def _indices(loader: Any) -> list[Any]:
 
 
 def _trial_images(sample: Any) -> tuple[TrialImage | None, ...]:
-    """Return the deferred images of a sample, with None for each one that has no plan; () if none has a plan."""
+    """Return the deferred images of a sample, with None in place of images without a plan; () if no image has a
+    plan."""
     images: list[TrialImage | None] = []
     cells = [cell for tensor in _leaves(sample) for cell in tensor._cell.inputs or (tensor._cell,)]
     nodes = [cell.node if cell.tensor is None and has_plan(cell) else None for cell in cells]
@@ -269,7 +270,7 @@ def _leaves(value: Any, kind: type | tuple[type, ...] = tuple(REAL_CLASS)) -> li
 
 
 def _collated(loader: Any, samples: list[Any], settings: Tracing | None) -> Any:
-    """Return the batch of these samples; None if collate_fn raises an error, as it may for a small batch."""
+    """Return the batch of these samples; None if ``collate_fn`` raises an error."""
     try:
         with tracing(settings):
             return loader.collate_fn(samples if loader._auto_collation else samples[0])
@@ -314,7 +315,7 @@ def description(value: Any) -> Any:
 
 
 def _attributes(dataset: Any) -> Any:
-    """Describe a data set's attributes: numbers, strings, generators' states, types and lengths of small containers."""
+    """Return a description of a data set's simple attributes, such as numbers, strings and generators."""
     compared: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, (int, float, str, bytes, bool)):

@@ -19,8 +19,7 @@ from .sources import FileTable
 
 
 def tracing_from_now(table: FileTable, exact: bool) -> Tracing:
-    """Replace the functions of Pillow and torchvision, and return settings with which files that change from now on are
-    not deferred."""
+    """Replace the functions of Pillow and torchvision. Return settings that do not defer files changed from now on."""
     patches.install()
     return Tracing.from_now(table, exact)
 
@@ -66,11 +65,10 @@ epoch_seed = 0  # in a worker, the seed of the epoch that the current sample bel
 
 
 class SeededIndices(list[Any]):
-    """Indices of a batch, with the epoch's ``seed``. Iterating over them, as torch's fetcher does in a worker, sets
-    ``epoch_seed``, and seeds the generators for each sample if there are ``positions``.
+    """Indices of a batch that seed the generators for each sample.
 
-    A sample's random numbers thus depend on the epoch's seed and the sample's position, not on the number of workers.
-    ``positions`` are the samples' positions in the epoch, counted over all ranks.
+    This happens while torch's fetcher iterates over the indices in a worker. It also sets ``epoch_seed`` to ``seed``.
+    ``positions`` are the samples' positions in the epoch, counted over all ranks. If None, no generators are seeded.
     """
 
     def __init__(self, indices: Any, seed: int, positions: range | None = None):
@@ -98,8 +96,8 @@ def seeded_index(index: Any, seed: int, position: int | None) -> Any:
 
 
 class SeededIndex:
-    """The index of a sample that is loaded without batching. Unpickling returns ``index``. It sets ``epoch_seed`` and
-    seeds the generators, as in SeededIndices."""
+    """The index of a sample that is loaded without batching. Unpickling returns ``index``, and seeds the generators as
+    in SeededIndices."""
 
     def __init__(self, index: Any, seed: int, position: int | None = None):
         self._arguments = index, seed, position

@@ -28,8 +28,7 @@ class Views:
 
 
 def views(*transforms: Callable[[Any], Any]) -> Views:
-    """Return a transform that applies each of ``transforms`` to an image, and returns the list of results, as in
-    ``views(augment, augment)``.
+    """Return a transform that makes a list of several views of an image, as in ``views(augment, augment)``.
 
     torch's own loader accepts the result, too. In dali_compat's batches, the views share one decoded image, and each
     view has its own random numbers.

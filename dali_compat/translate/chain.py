@@ -67,8 +67,8 @@ def translate(
         spec: the input image.
         stream: number of the first random stream.
         views: whether the last transform may return several images.
-        turns: whether the decoder can apply the EXIF orientation. If so, and if exif_transpose is the first transform,
-            the decoder runs it, and ``takes.upright`` of the result is True.
+        turns: whether the decoder can apply the EXIF orientation. If so, a leading exif_transpose only sets
+            ``takes.upright`` of the result.
     """
     if transforms is None:
         return Chain(spec, (Translated("None"),))
@@ -108,8 +108,8 @@ def translate(
 
 
 def _result(transform: Any, spec: ImageSpec) -> Any:
-    """Return the steps of a transform. Return Nested or Gated for a container, and AppliedTransforms for a transform
-    that returns several images. Raise Untranslatable if the transform has no translation."""
+    """Return the translation of a transform: its steps, Nested or Gated, or AppliedTransforms if it returns several
+    images. Raise Untranslatable if it has none."""
     if spec.kind == "array":
         raise Untranslatable(transform, "it gets a NumPy array here", "put it before ToNumpy()")
     if translated_class(type(transform)) is None:
@@ -118,8 +118,8 @@ def _result(transform: Any, spec: ImageSpec) -> Any:
 
 
 def _found_transforms(transform: Any) -> Nested | AppliedTransforms:
-    """Return the transforms that a custom callable applies, as Nested if the callable returns one image, and as
-    AppliedTransforms if it returns several. Raise Untranslatable if the callable is not understood."""
+    """Return the transforms that a custom callable applies. The result is Nested for one image, and AppliedTransforms
+    for several. Raise Untranslatable if the callable is not understood."""
     if not callable(transform) or (isinstance(transform, type) and translated_class(transform) is not None):
         raise Untranslatable(transform, "it is not a transform", "pass an object such as ToTensor() or Compose([...])")
     try:
@@ -156,7 +156,7 @@ def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     """Translate a container that draws which branches to apply, or their order.
 
     The first step draws. The steps of all branches follow, each with the Gate of its branch. The last is an identity
-    step, whose ImageSpec describes the container's result.
+    step with the ImageSpec of the container's result.
     """
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)
@@ -195,18 +195,17 @@ def _branches(container: Gated, spec: ImageSpec, stream: int) -> tuple[list[Tran
 
 
 def _with_views(transform: Any, seen: AppliedTransforms, start: Chain) -> Chain:
-    """Extend ``start`` with one chain for each image that the transform returns."""
+    """Return ``start``, extended by one chain for each image that the transform returns."""
     views = tuple(_chain_of_path(seen, path, start) for path in seen.paths)
     refused = next((view.refused for view in views if view.refused), None)
     return replace(start, refused=refused, views=views, structure=seen.structure, wrapper=describe(transform))
 
 
 def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain) -> Chain:
-    """Append to ``start`` the steps of the transforms with the indices ``path`` in ``seen.transforms``. Each index has
-    its own random streams, so if the paths of two images share an index, the transform with this index gets the same
-    random numbers for both."""
+    """Return ``start``, followed by the transforms with the indices ``path`` in ``seen.transforms``."""
     chain = start
     for at in path:
+        # random streams by index: images that share a transform share its random numbers
         part = translate((seen.transforms[at],), chain.gives, _STREAMS * (at + 1))
         chain = replace(part, takes=start.takes, translated=(*chain.translated, *part.translated))
         if part.refused:

@@ -15,13 +15,12 @@ _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """Return how many of the ``ordered`` steps, from the first on, kernels can run on a JPEG's planes. torch runs the
-    other steps. Return None if torch would run a step before ``split`` on images of different sizes: DALI is faster
-    then."""
+    """Return how many leading steps kernels can run on a JPEG's planes. Return None if DALI is faster."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0
     ragged = not at or ordered[at - 1].gives.size is None
+    # DALI is faster than torch on images of different sizes
     return None if ragged and any(not s.operation.unchanged for s in ordered[at:split]) else at
 
 
