@@ -64,7 +64,7 @@ def read_error(text: str, reason: BaseException) -> ImageReadError:
     Return a plain ImageReadError for a few classes, such as IndexError and SyntaxError.
     """
     if isinstance(reason, (LookupError, StopIteration, StopAsyncIteration)):
-        return ImageReadError(text)  # a for loop may take the others for the end of the data
+        return ImageReadError(text)  # a for loop may take the original class for the end of the data
     kind: Any = type(reason)
     try:
         made: ImageReadError = (kind if isinstance(reason, ImageReadError) else _combined(kind))(text)
@@ -84,8 +84,9 @@ class UnsupportedImages(Unsupported):
 
 
 class InconsistentEngine(BaseException):
-    """Raised if an interrupt has left a DALI pipeline in an inconsistent state. The epoch then ends. The handlers of
-    errors of single samples do not catch a BaseException."""
+    """Raised if an interrupt has left a DALI pipeline in an inconsistent state. The epoch then ends."""
+
+    # a BaseException, because an Exception would be handled as the error of one sample
 
 
 class FallbackWarning(UserWarning):

@@ -1,8 +1,8 @@
 """Frozen dataclasses that describe a translated transform to the engines.
 
 A :class:`Step` is one operation on one image, with its constant arguments and the function in ops/ that draws its
-per-sample arguments. Its :class:`Operation` defines how engines can run it. A :class:`Plan` holds the steps in
-torchvision's order, and the steps that DALI and torch run on a batch in their place.
+per-sample arguments. The step's :class:`Operation` defines how engines can run the step. A :class:`Plan` holds the
+steps in torchvision's order, and the steps that DALI and torch run instead on a batch.
 """
 
 from __future__ import annotations

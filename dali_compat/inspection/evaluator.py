@@ -1,9 +1,9 @@
 """Evaluate the source code of a callable without running it.
 
-An Evaluator interprets the syntax tree. Names refer to the real objects, and an Image takes the place of the image. It
-supports code without side effects: names, attributes, lists and dicts, conditions on numbers and strings, for loops,
-and calls of the user's functions, of transforms with a translation, of the image's METHODS and of a few builtins. For
-any other code, such as random.random() or image.size, it raises NotUnderstood with the code in the message.
+An Evaluator interprets the syntax tree. Names refer to the real objects, and an Image takes the place of the image. An
+Evaluator supports code without side effects, such as conditions, for loops, and calls of the user's functions and of
+transforms with a translation. Other code, such as random.random() or image.size, raises NotUnderstood with the code in
+the message.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def _aug_mix_uniforms(severity, mixture_width, chain_depth, alpha, all_ops, like
 
 
 def _deepest(depth: int) -> int:
-    """Return the maximum length of a chain, which is ``depth``, or 3 if ``depth`` is not positive."""
+    """Return the maximum length of a chain: ``depth`` if it is positive, otherwise 3."""
     return depth if depth > 0 else 3
 
 

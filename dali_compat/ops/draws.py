@@ -144,7 +144,7 @@ def draws(uniforms=None):
 
     The function is called as ``draw_<name>(sizes, u, **args)`` with the sizes (N, 2) before the step and uniform
     numbers (N, uniforms) in [0, 1). It returns the kernel's arguments, {name: array of length N}, and the sizes after
-    the step. Samples whose int32 ``flag`` is 0 are left unchanged.
+    the step. Samples with an int32 ``flag`` of 0 are left unchanged.
 
     Args:
         uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns the number.

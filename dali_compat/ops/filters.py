@@ -161,7 +161,7 @@ def _box(x, taps: int, inner, outer, axis: int):
 
 
 def _radii(sigmas: np.ndarray) -> np.ndarray:
-    """Return the radius of the box filter for each sigma, with the roundings of Pillow's _gaussian_blur_radius."""
+    """Return the radius of the box filter for each sigma, rounded as in Pillow's _gaussian_blur_radius."""
     one, two, three, six = map(np.float32, (1, 2, 3, 6))
     sigma = sigmas.astype(np.float32)
     variance = sigma * sigma / np.float32(_PASSES)

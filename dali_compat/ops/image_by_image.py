@@ -118,7 +118,7 @@ def _conversion_start(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
 
 
 class _Conversion:
-    """Converts uint8 to float32 bit for bit as ``steps`` do: to_dtype, optionally followed by normalize."""
+    """A bit-exact replacement for ``steps``: a to_dtype from uint8 to float32, and optionally a normalize."""
 
     def __init__(self, steps: tuple[Step, ...]):
         self.size, self.channels = steps[-1].gives.size, steps[-1].gives.channels

@@ -32,7 +32,7 @@ def always(*_: Any) -> bool:
 
 
 def define(op: str, **traits: Any) -> None:
-    """Set fields of an operation in OPERATIONS, in addition to those already set."""
+    """Set fields of an operation in OPERATIONS. Other fields are kept."""
     before = OPERATIONS.get(op, Operation(op))
     for name in traits.keys() & {"kernel", "image"}:
         if (had := getattr(before, name)) is not None:

@@ -271,7 +271,7 @@ def resize(images, arrays, *, interpolation, like, antialias=True):
 
 
 def resize_each(images, arrays, *, interpolation, like, antialias=True):
-    """Resize a list of images (C, H, W), whose sizes may differ. Return a list."""
+    """Resize images (C, H, W) that may differ in size. Return a list."""
     sizes, how = arrays["size"].astype(np.int64), {"interpolation": interpolation, "like": like, "antialias": antialias}
     if images[0].is_cuda and resizes_as_pillow(images[0], sizes[0], interpolation, like):
         return resample.resize_each(images, sizes, interpolation, like, antialias)

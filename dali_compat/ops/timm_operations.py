@@ -4,7 +4,7 @@ In the arrays of a step, ``which`` is an index into OPERATIONS, or -1 for none. 
 timm's function takes. ``choice`` is an index into the interpolations.
 
 On a CPU, timm's own functions process the images in threads, because Pillow is faster than torch at any size. On a GPU,
-ops/operations processes them, except for operations whose results differ from those of the installed timm and Pillow.
+ops/operations processes the images, unless its results differ from those of the installed timm and Pillow.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ for _name in ("Color", "Contrast", "Brightness", "Sharpness"):
 
 
 def applied(ops: tuple[Operation, ...], chosen: np.ndarray, u: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the arrays of timm_augment(), as AugmentOp.__call__ draws them.
+    """Return the arrays for the operation timm_augment, drawn as in AugmentOp.__call__.
 
     ``chosen`` (N,) are indices into ``ops``, and ``u`` is (N, UNIFORMS). If an operation is not applied, ``which`` is
     -1 and ``flag`` is 0.

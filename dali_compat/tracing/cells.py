@@ -31,7 +31,7 @@ def join_rows(rows: torch.Tensor, joins: tuple[Join, ...]) -> torch.Tensor:
 
 
 class Cell:
-    """Storage of a deferred tensor and its aliases, such as the result of detach(). A view has another cell.
+    """Storage of a deferred tensor and its aliases, such as the result of detach(). A view has a separate cell.
 
     Attributes:
         node: node of the pixels; None if the tensor was never deferred, or if it is computed from ``inputs``.

@@ -1,8 +1,8 @@
 """A traced batch as a few arrays, which are cheap to send from a worker to the loading process.
 
 A *row* is one image of the batch. A *job* is one file of the batch, decoded once for all of its rows. plans.py splits
-the steps of a row into a head and a tail. A JobGroup combines jobs with equal heads. A TailGroup combines rows whose
-tails can be merged.
+the steps of a row into a head and a tail. A JobGroup combines jobs with equal heads. A TailGroup combines rows with
+tails that can be merged.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class TracedBatch:
         value: the batch.
         count: number of rows.
         jobs, tails: JobGroups and TailGroups of the rows.
-        computed_rows: (row, tensor) of each row whose pixels are already computed.
+        computed_rows: (row, tensor) of each row that is already computed.
     """
 
     def __init__(self, value: Any):

@@ -1,4 +1,4 @@
-"""Pillow images whose core, the C object that holds the pixels, is deferred.
+"""Pillow images with a deferred core, the C object that holds the pixels.
 
 Pillow reads only the header when it opens a file. While a thread traces, the first method that needs the pixels sets
 the image's core, ``Image._im``, to a :class:`~.nodes.Node`, as if the image were loaded. The methods below return an

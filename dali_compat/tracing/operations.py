@@ -116,7 +116,7 @@ class Outcome(NamedTuple):
 
 
 class UnknownOutcome(Exception):
-    """Raised if the state after an operation is unknown, so that the pixels have to be computed."""
+    """Raised if the state after an operation is unknown. The pixels then have to be computed."""
 
 
 COPIED, LOST, BY_ARGUMENTS = "copied", "lost", "by arguments"
@@ -133,8 +133,8 @@ class Traits(NamedTuple):
         is_cached: whether outcomes are cached, because calls often have equal arguments.
         keeps_strides: whether the result for a one-channel tensor has the same strides. If not, they are unknown unless
             the tensor is contiguous.
-        on_pil_images: whether the function is also replaced for PIL images, because it uses NumPy or torch, or because
-            its calls to Pillow would be recorded as several steps.
+        on_pil_images: whether the function is also replaced for PIL images, because calls of Pillow's methods do not
+            record it as one step.
         readonly_if_gray: whether ``Image.readonly`` is True in the result for a gray PIL image.
         takes_version: whether the outcome differs between v1 and v2.
     """

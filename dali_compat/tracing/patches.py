@@ -389,7 +389,8 @@ def _decoders() -> Iterator[tuple[Any, Callable[..., Any]]]:
 
 
 def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
-    """Make a function call ``replacement(original, *arguments)``. If the result is None, call the original.
+    """Replace a function's code by a call of ``replacement(original, *arguments)``. If the result is None, the new code
+    calls the original.
 
     The function remains the same object, also for earlier imports. torch.jit.script compiles the original.
     """

@@ -134,7 +134,7 @@ def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
 
 
 def _add_window(steps: list[Step], kind: StepKind, numbers: Numbers) -> None:
-    """Insert a window before the flips at the end of ``steps``. If possible, merge it with the window before them."""
+    """Insert a window before the flips at the end of ``steps``. If possible, merge it with the preceding window."""
     at = len(steps)
     while at and steps[at - 1][0].op == "flip":
         at -= 1
@@ -159,7 +159,7 @@ def _mirrored(numbers: Numbers, axis: str) -> Numbers:
 
 
 def size_after(key: Key, numbers: Any, size: Any) -> Any:
-    """Return the (height, width) of an image after the steps of a head or tail, given by its key and numbers.
+    """Return the (height, width) of an image after the steps with this ``key`` and these ``numbers``.
 
     ``size`` is the size before the steps. The numbers may be arrays of N images.
     """
@@ -190,7 +190,7 @@ def merge_tails(tails: Sequence[Sequence[TailStep]], sizes: Sequence[tuple[int, 
 
 
 def _insert_missing(union: list[KeyStep], key: Key) -> None:
-    """Insert the steps of a key that ``union`` lacks, in the order of the key."""
+    """Insert into ``union`` the steps of ``key`` that are missing, in the order of ``key``."""
     at = 0
     for key_step in key:
         end = next((i for i in range(at, len(union)) if not union[i][0].has_flag), len(union))

@@ -133,7 +133,7 @@ def _follow(first: Iterable[_Function], only_users: bool = False) -> Iterator[tu
 
 
 def _is_opaque(function_or_class) -> bool:
-    """Return True for a function or class whose code is not followed, because it belongs to a library."""
+    """Return True if a function or class belongs to a library, except to torchvision's data sets."""
     return is_of_library(function_or_class) and not function_or_class.__module__.startswith(_TORCHVISION_DATASETS)
 
 
@@ -237,7 +237,7 @@ def may_use_cuda(dataset) -> bool:
 
 
 class Signature:
-    """Weak references to the objects that decide what a data set's samples are."""
+    """References to the objects that decide what a data set's samples are."""
 
     def __init__(self, dataset, collate_fn):
         # weak ones do not keep the data set alive, and detect a new object at the address of a deleted one

@@ -1,4 +1,4 @@
-"""Tensors whose pixels are deferred.
+"""Tensors with deferred pixels.
 
 :class:`TracedTensor` is a wrapper subclass of torch.Tensor with shape, strides and dtype, but no data. It records the
 calls of some methods. Any other operation computes the pixels first, in ``__torch_dispatch__``. torch does not dispatch
@@ -43,7 +43,7 @@ class TracedTensor(torch.Tensor):
 
     @property
     def _state(self) -> State | None:
-        """State of the deferred pixels. It is None for a computed tensor and for a result of torch.stack, torch.cat or
+        """State of the deferred pixels; None for a computed tensor and for a result of torch.stack, torch.cat or
         unsqueeze()."""
         cell = self._cell
         if cell.node is None or not cell.is_deferred:

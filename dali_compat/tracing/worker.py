@@ -67,8 +67,9 @@ epoch_seed = 0  # in a worker, the seed of the epoch that the current sample bel
 class SeededIndices(list[Any]):
     """Indices of a batch that seed the generators for each sample.
 
-    This happens while torch's fetcher iterates over the indices in a worker. It also sets ``epoch_seed`` to ``seed``.
-    ``positions`` are the samples' positions in the epoch, counted over all ranks. If None, no generators are seeded.
+    The generators are seeded while a worker iterates over the indices. The iteration also sets ``epoch_seed`` to
+    ``seed``. ``positions`` are the samples' positions in the epoch, counted over all ranks. If None, only
+    ``epoch_seed`` is set.
     """
 
     def __init__(self, indices: Any, seed: int, positions: range | None = None):

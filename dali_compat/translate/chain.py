@@ -67,7 +67,7 @@ def translate(
         spec: the input image.
         stream: number of the first random stream.
         views: whether the last transform may return several images.
-        turns: whether the decoder can apply the EXIF orientation. If so, a leading exif_transpose only sets
+        turns: whether the decoder can apply the EXIF orientation. If so, a leading exif_transpose sets
             ``takes.upright`` of the result.
     """
     if transforms is None:
@@ -92,7 +92,9 @@ def translate(
                 continue
             if isinstance(result, AppliedTransforms):
                 if waiting or not views:
-                    raise Untranslatable(transform, "it returns several images, but is not the last transform")
+                    raise Untranslatable(
+                        transform, "it returns several images, but is not the last transform, or is inside another"
+                    )
                 return _with_views(transform, result, Chain(takes, tuple(translated)))
             if isinstance(result, Gated):
                 entries = _gated(result, spec, stream)
@@ -155,8 +157,8 @@ def _numbered(steps: tuple[Step, ...], stream: int) -> tuple[Step, ...]:
 def _gated(container: Gated, spec: ImageSpec, stream: int) -> list[Translated]:
     """Translate a container that draws which branches to apply, or their order.
 
-    The first step draws. The steps of all branches follow, each with the Gate of its branch. The last is an identity
-    step with the ImageSpec of the container's result.
+    The first step draws. The steps of all branches follow, each with the Gate of its branch. The last step is an
+    identity with the ImageSpec of the container's result.
     """
     choose = Translated(container.name, (Step("choose", spec, draw=container.draw, stream=stream),))
     entries, gives = _branches(container, spec, stream)

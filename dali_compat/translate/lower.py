@@ -107,8 +107,11 @@ def _first_batch_step(steps, options: Options) -> int:
 
 
 def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Fuse a leading resize [pad] [crop] [flip] to_dtype(float32) [normalize] of uint8 images into
-    resize_mirror_normalize, if all results have one size. Steps in brackets are optional."""
+    """Fuse leading steps into resize_mirror_normalize, if all results have one size.
+
+    The steps are resize [pad] [crop] [flip] to_dtype(float32) [normalize] of uint8 images. Steps in brackets are
+    optional.
+    """
     if not steps or steps[0].op != "resize" or not is_integer_resize(steps[0]) or steps[0].kwargs["like"] == "pil":
         return steps
     resize, *rest = steps
@@ -199,7 +202,10 @@ def _is_inside(resize: Draw | None, crop: Step) -> bool:
 
 
 def _fuse_tail(steps: tuple[Step, ...], layout: str) -> tuple[Step, ...]:
-    """Fuse a final [flip] to_dtype [normalize] into crop_mirror_normalize. Steps in brackets are optional."""
+    """Fuse final steps into crop_mirror_normalize.
+
+    The steps are [flip] to_dtype [normalize]. Steps in brackets are optional.
+    """
     kept = list(reversed(steps))
     normalize, convert = _popped(kept, "normalize"), _popped(kept, "to_dtype")
     if convert is None:

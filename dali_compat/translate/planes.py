@@ -15,7 +15,7 @@ _PICKED = re.compile("[-CcOofNP]*[-tn]*")
 
 
 def from_planes(ordered: tuple[Step, ...], split: int) -> int | None:
-    """Return how many leading steps kernels can run on a JPEG's planes. Return None if DALI is faster."""
+    """Return the number of leading steps that kernels can run on a JPEG's planes. Return None if DALI is faster."""
     letters = "".join(map(_letter, ordered))
     found = _RESIZED.match(letters) or _PICKED.match(letters)
     at = found.end() if found else 0
