@@ -43,8 +43,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     """torch.utils.data.DataLoader, with images decoded and transformed by NVIDIA DALI.
 
     Every argument of torch's DataLoader is accepted, and has the same meaning unless described otherwise below.
-    Samplers, batch samplers, ``len()`` and the order for a given seed are torch's own. For files and arrays, the
-    order is that of torch's loader with workers. The data set determines how images are loaded:
+    Samplers, batch samplers, ``len()`` and the order for a given seed are torch's own. For files and arrays, the order
+    is that of torch's loader with workers. The data set determines how images are loaded:
 
     - DALI reads, decodes and transforms files and archives (torchvision's ImageFolder, Food101 and the like,
       DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace, DALIRecordIO and the like, and Subset and
@@ -64,10 +64,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
         num_workers: number of DALI's CPU threads. 0 means one per core, at most 16. The processes of torchrun share the
             cores. If a GPU has enough JPEG engines to decode all JPEGs, at most 4 threads are used. For a custom data
-            set, a transform without a translation and torch's own loader, it is also the number of worker processes. 0
-            then means the main process.
-        collate_fn: takes the list of (image, target) samples, with images on ``device``. If it fails for images
-            on a GPU, it is called with images on the CPU, with a warning. For a custom data set, a transform without a
+            set, a transform without a translation and torch's own loader, this is also the number of worker processes.
+            0 then means the main process.
+        collate_fn: takes the list of (image, target) samples, with images on ``device``. If it fails for images on a
+            GPU, it is called with images on the CPU, with a warning. For a custom data set, a transform without a
             translation and torch's own loader, it runs in the worker process, as in torch. None is default_collate.
         prefetch_factor: number of batches in flight in DALI. None means four on a GPU and two on the CPU. With worker
             processes, also the number of batches per worker, as in torch.
@@ -80,15 +80,15 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             then decoded on the CPU, or by the GPU's JPEG engine if it has one. If False, use the fastest kernels. After
             decoding and resizing on a GPU, pixels differ by less than 0.3 of 255 levels on average
             (docs/transforms.md). Image sizes and the distributions of random parameters are torchvision's.
-        fallback: what to do if something cannot run in DALI: "warn" once, "silent" (only :meth:`explain` reports it),
-            or raise an "error".
+        fallback: what to do if something cannot run in DALI. "warn": issue a warning once. "silent": report it only in
+            :meth:`explain`. "error": raise an error.
         memory_format: memory format of the images, torch.contiguous_format or torch.channels_last.
         on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": raise the
             error. "replace": use another sample, with its own label and index, drawn with the epoch's seed. "skip":
             leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper bound.
             :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. If new samples have
-            failed in an epoch, another warning at its end gives the epoch's number of failures. If images in
-            memory are too small, the error is always raised.
+            failed in an epoch, another warning at its end gives the epoch's number of failures. If images in memory are
+            too small, the error is always raised.
         on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
             For a custom data set or a transform without a translation, these include images that are too small.
         snapshot_every_n_steps: accepted for compatibility with torchdata's StatefulDataLoader. No effect, because
@@ -189,9 +189,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         return self._errors.found
 
     def explain(self, wide: bool = False) -> str:
-        """Return a description of this loader, with a line per transform: its translation, where it runs, and how close
-        its pixels are to torchvision's. For a fallback, the text names the cause, and a remedy if one is known. If
-        ``wide`` is True, transforms are printed with all of their arguments."""
+        """Return a text that describes where each transform runs, and how close its pixels are to torchvision's. For a
+        fallback, the text names the cause, and a remedy if one is known. If ``wide`` is True, transforms are printed
+        with all of their arguments."""
         if self._fallback_reason:
             return self._fallback_reason
         self._route = choose(self, self._route)
@@ -210,8 +210,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's state after the last batch that next() has returned, as plain data for a checkpoint or
-        JSON. Your own data set or sampler with a ``state_dict()`` may add other objects. The state does not contain
-        batches in flight. They are loaded again after resuming."""
+        JSON. Your own data set or sampler with a ``state_dict()`` may add other objects. Batches in flight are not part
+        of the state, and are loaded again after resuming."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:

@@ -59,13 +59,13 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def function_of(method) -> Any:
-    """Return the function of a method. If this package has replaced it, return the original."""
+    """Return the function of a method, or the original if this package has replaced the function."""
     function = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
     return getattr(function, STANDS_FOR, function)
 
 
 def _is_library_function(function) -> bool:
-    """Return True if a function was defined in torchvision, timm or torch, even if a decorator has changed its name and
+    """Return True if torchvision, timm or torch defined a function. A decorator may have changed its name and
     module."""
     globals_ = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(globals_.get("__name__")).partition(".")[0] in (*_LIBRARIES, "torch")

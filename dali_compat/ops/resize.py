@@ -227,7 +227,7 @@ def resize_fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) ->
 
 
 def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
-    """Return True if DALI may run a resize, because the pixels are close to torchvision's."""
+    """Return True if DALI may run a resize. The pixels are then close to torchvision's."""
     # floats differ by up to 40 levels at the border
     if s.gives.dtype != torch.uint8 or options.exact or not options.gpu:
         return False
