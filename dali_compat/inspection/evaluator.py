@@ -276,7 +276,6 @@ class Evaluator:
         return made
 
     def _scopes(self, generators, scope: Scope) -> Iterator[Scope]:
-        """Return an iterator over the scopes of a comprehension, one per iteration."""
         # as in Python, the first iterable is evaluated at once, and the others in each iteration
         return self._loop(generators, scope, self._elements(self._value(generators[0].iter, scope)))
 

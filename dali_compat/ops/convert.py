@@ -106,7 +106,6 @@ define("pil_to_tensor", unchanged=True, commutes=True, image=lambda image, row: 
 
 
 def _fidelity(s: Step, by_dali: bool, options: Options, two_pass: bool) -> str:
-    """Return how close the step's pixels are to torchvision's."""
     # DALI and fast CPU kernels multiply by a reciprocal, torchvision divides
     return "within 1e-6" if by_dali or not (options.exact or options.gpu) else EXACT
 

@@ -100,7 +100,6 @@ def within(images, arrays) -> torch.Tensor:
 
 
 def _erase_randomly(images, arrays):
-    """Fill windows with normally distributed numbers, generated only for the erased pixels."""
     n, channels, height, width = images.shape
     h, w = arrays["shape"].astype(np.int64).T
     row = np.repeat(np.arange(n), channels * h)  # index of the image, for each line of each window

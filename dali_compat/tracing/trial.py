@@ -209,8 +209,7 @@ def _run(loader: Any, table: FileTable | None) -> tuple[Any, TrialResult]:
 
 
 def _sample(dataset: Any, key: Any) -> Any:
-    """Return a sample, by the method that torch's fetcher calls."""
-    if hasattr(dataset, "__getitems__") and dataset.__getitems__:
+    if hasattr(dataset, "__getitems__") and dataset.__getitems__:  # as torch's fetcher does
         return dataset.__getitems__([key])[0]
     return dataset[key]
 

@@ -88,7 +88,6 @@ def _commutes(geometry: Step, before: Step) -> bool:
 
 
 def _dtype_before(steps, i: int) -> torch.dtype:
-    """Return the input dtype of step ``i``."""
     # a step that was moved before a conversion still states the dtype after the conversion
     return next((s.gives.dtype for s in reversed(steps[:i]) if not s.operation.moves), torch.uint8)
 
