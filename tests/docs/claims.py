@@ -75,8 +75,8 @@ claim(
 )
 claim(
     README,
-    "With 16 cores, ResNet-18 (not compiled) trains at {} of its speed on synthetic data ({} runs), at {} without JPEG "
-    "engines, and at {} with torchvision's loader. With a custom data set, it reaches {} ({} with 4 cores).",
+    "With 16 cores, ResNet-18 (not compiled) trains at {} of its speed on synthetic data ({} runs). Without JPEG engines, "
+    "it reaches {}; with torchvision's loader, {}. With a custom data set, it reaches {} ({} with 4 cores).",
     FIGURES["share"],
     len(FIGURES["share"].files()),
     *(FIGURES[name] for name in ("share no engine", "their share", "own", "own, 4 cores")),
@@ -539,7 +539,7 @@ for name in (_SAME, _RESIZED):
     assert _AGREEMENT[f"{name}, exact=True"] == _AGREEMENT[f"{name}, exact=True, JPEG engine"] == 100
 claim(
     README,
-    "for {:g}% of 10,000 images, and for {:g}% if they were resized; with ``, for {}% in both cases",
+    "for {:g}% of 10,000 images, or {:g}% if they were resized. With ``, it did so for {}% in both cases",
     *(_AGREEMENT[f"{name}, default"] for name in (_SAME, _RESIZED)),
     100,
 )
