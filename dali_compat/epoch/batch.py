@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def stage(method: F) -> F:
-    """Decorator for a stage of a Batch. If a stage raises an exception, later stages are skipped, and finish() raises
-    the exception."""
+    """Decorator for a stage of a Batch. After an exception, later stages are skipped, and finish() raises the
+    exception."""
 
     @functools.wraps(method)
     def run(self: Batch, *args: Any) -> None:
@@ -58,8 +58,7 @@ class Batch:
         raise NotImplementedError
 
     def finish(self) -> Any:
-        """Return the batch that torch's loader would return, or NOTHING if on_error has skipped all samples. Raise the
-        error of an earlier stage, if there is one."""
+        """Return the batch, or NOTHING if on_error has skipped all samples. Raise the exception of an earlier stage."""
         try:
             return self._collate(self.outcome())
         except BaseException:
@@ -76,5 +75,5 @@ class Batch:
             return self._images()
 
     def forget_errors(self) -> None:
-        """Drop stored exceptions, whose tracebacks refer to this batch."""
+        """Drop stored exceptions, because their tracebacks refer to this batch."""
         self.error = None

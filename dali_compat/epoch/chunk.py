@@ -1,4 +1,4 @@
-"""Consecutive batches of the resident route, which are computed together on the device."""
+"""Consecutive batches of the resident route, computed together on the device."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Chunk:
     def compute(
         self, steps: tuple[Step, ...], rows: Sequence[int] | np.ndarray | slice, sizes: np.ndarray
     ) -> list[Arrays]:
-        """Return the per-sample arguments of ``steps`` for these rows of the chunk. ``sizes`` has the (height, width)
-        of each row's image."""
+        """Return the random arguments of ``steps`` for ``rows`` of the chunk. ``sizes`` has the (height, width) of each
+        row's image."""
         try:
             return compute(steps, sizes, self.epoch.randoms(self._position, len(self)), rows)
         except ImageTooSmall as error:
@@ -114,7 +114,7 @@ class Chunk:
         return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
-        """Return (plan, rows, image selections, step arguments) for the rows of the chunk that ``plan`` transforms."""
+        """Return the plan, its rows in the chunk, where to read their images, and the random arguments of each step."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]
@@ -141,7 +141,7 @@ class Chunk:
 
 
 def _transformed(device: torch.device, plan: Plan, count: int, selections: list[_Selection], arrays: list[Any]) -> Any:
-    """Return the selected images, ``count`` in all, transformed by the plan."""
+    """Gather ``count`` images and transform them by the plan."""
     images, made = _gathered(selections, count), []
     for number, (one, drawn) in enumerate(zip(plan.chains, arrays, strict=True), 1):
         own = images if number == len(arrays) else images.clone()  # a step may modify it in place
@@ -155,20 +155,19 @@ def _tensors(images: Any) -> list[torch.Tensor]:
 
 
 def _split(whole, lengths: list[int]) -> Sequence[Any]:
-    """Split images or labels into batches. Each batch has its own autograd version counter, because the caller may
-    modify it in place."""
+    """Split images or labels into batches. The caller may modify each batch in place."""
     if isinstance(whole, ViewBatches):
         of_views = zip(*(_split(view, lengths) for view in whole.batches), strict=True)
         return [ViewBatches(batches, whole.structure) for batches in of_views]
     if isinstance(whole, torch.Tensor):
-        return torch.unsafe_split_with_sizes(whole, lengths)
+        return torch.unsafe_split_with_sizes(whole, lengths)  # a version counter of autograd for each batch
     rows = iter(whole)
     return [list(islice(rows, length)) for length in lengths]
 
 
 def _gathered(selections: Sequence[_Selection], count: int) -> torch.Tensor:
-    """Return a tensor of ``count`` rows. Each selection (values, rows, index) sets ``result[rows] = values[index]``. If
-    there is only one selection, its ``rows`` may be None, which means all rows."""
+    """Return a tensor of ``count`` rows. Each selection (values, rows, index) sets ``result[rows] = values[index]``. A
+    single selection may have None as ``rows``, for all rows."""
     values, rows, index = selections[0]
     if rows is None:
         return values.index_select(0, index)

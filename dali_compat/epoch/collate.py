@@ -29,7 +29,7 @@ class UserCollate:
     """Wrapper that calls a custom collate_fn, with images on the GPU if possible.
 
     A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. This batch and all later
-    ones are then collated with images on the CPU. ``fallback``, the loader's argument, determines how this is reported.
+    ones are then collated with images on the CPU. The loader's ``fallback`` determines how this is reported.
     """
 
     def __init__(self, fallback: str):
@@ -45,8 +45,8 @@ class UserCollate:
         device: torch.device,
         generators: Callable[[], AbstractContextManager],
     ) -> Any:
-        """Return ``function(samples(images))``. The context ``generators()`` sets the random generators for the call.
-        Raise RuntimeError if the function does not accept images on a GPU and ``fallback`` is "error"."""
+        """Return ``function(samples(images))``, called inside the context ``generators()``. Raise RuntimeError if the
+        function does not accept images on a GPU and ``fallback`` is "error"."""
         if self._known is function or device.type != "cuda":
             with generators(), _default_device(function, device):
                 return function(samples(moved(images, _CPU) if self._on_cpu else images))
@@ -70,8 +70,8 @@ class UserCollate:
 
 
 def _default_device(function: Callable[[Any], Any], device: torch.device) -> AbstractContextManager:
-    """Return a context for a call of ``function``. For timm's collate functions, which copy images to a new tensor on
-    torch's default device, the context sets this device to ``device``."""
+    """Return a context that sets torch's default device to ``device`` if ``function`` is one of timm's collate
+    functions."""
     loader, mixup = sys.modules.get("timm.data.loader"), sys.modules.get("timm.data.mixup")
     of_timm = loader is not None and function is loader.fast_collate
     of_timm = of_timm or (mixup is not None and type(function) is mixup.FastCollateMixup)
@@ -95,7 +95,7 @@ def collate(epoch: Epoch[Any], samples: Samples, images: Any, begin: int, name: 
 
 
 def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: Any, begin: int) -> Any:
-    """Return the custom collate_fn's result for ``samples(images)``, moved to the device."""
+    """Call the custom collate_fn with ``samples(images)``, and move the result to the device."""
     given = samples if epoch.batched else lambda images: samples(images)[0]
     generators = partial(epoch.worker_generators, begin, COLLATE)
     made = epoch.user_collate(epoch.collate_fn, given, images, epoch.route.device, generators)
@@ -150,8 +150,8 @@ _REMEDIES = {  # remedies by patterns in error messages
 
 
 def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[int], str] = _ENTRY.format) -> Exception:
-    """Return ``error``, which default_collate has raised. Add to its message the names of two samples that cannot be
-    collated together, and a remedy."""
+    """Return default_collate's ``error`` with a better message. It names two samples that cannot be collated together,
+    and a remedy."""
     leaves = [leaves_by_path(one) for one in samples]
     for row, place in ((row, place) for row, one in enumerate(leaves) for place in leaves[0] | one):
         first, other = leaves[0].get(place, _NOTHING), leaves[row].get(place, _NOTHING)
@@ -172,7 +172,8 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Return the properties of a tensor or value that must be equal in a batch, such as "torch.uint8 of shape (9,)"."""
+    """Describe a tensor or value, such as "torch.uint8 of shape (9,)". Only leaves of equal descriptions can be
+    collated."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):
@@ -181,8 +182,8 @@ def _description(leaf: Any) -> str:
 
 
 def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name: Any = str) -> None:
-    """Append a remedy to the error's message if its cause is a common one. In the message, replace "sample 3 of the
-    batch" with ``name(indices[3])``."""
+    """Append a remedy to the error's message if its cause is known. Replace "sample 3 of the batch" with
+    ``name(indices[3])``."""
     if not error.args or not isinstance(text := error.args[0], str):
         return
     last = text.strip().rpartition("\n")[2] if "Original Traceback" in text else text
@@ -199,8 +200,7 @@ def add_remedy(error: Exception, dataset: Any, indices: Sequence[Any] = (), name
 
 
 def _out_of_range(dataset: Any, indices: Sequence[Any]) -> str:
-    """Return a remedy for an IndexError of the data set, or "" if none is known. The remedy names the index furthest
-    from 0."""
+    """Return a remedy for the data set's IndexError, or "" if none is known."""
     with suppress(Exception):  # the caller raises another error
         while True:
             size, last = len(dataset), max(indices, key=abs)
@@ -232,7 +232,7 @@ def collated_views(views: ViewBatches) -> Any:
 
 
 def collated(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
-    """Return default_collate(samples), with the CPU as torch's default device. Errors name the samples that cannot be
+    """Return default_collate(samples) with the CPU as torch's default device. Errors name the samples that cannot be
     collated together."""
     with on_the_cpu():
         return collate_by_default(samples, name)

@@ -46,9 +46,8 @@ class _Prepared(NamedTuple):
 class DaliBatch(Batch):
     """A batch whose images are decoded by DALI, a GPU's JPEG engine or PIL.
 
-    These methods are called in order. Only start() and finish() are required. finish() does the work of methods that
-    were not called. If one of the methods 2 to 5 fails, its exception is stored, the methods after it do nothing, and
-    finish() raises the exception.
+    The methods below are called in order. Only start() and finish() are required, because finish() does any skipped
+    work. If one of the methods 2 to 5 fails, later methods do nothing, and finish() raises the exception.
 
     1. request: request objects from object storage.
     2. announce: let other processes read headers.
@@ -61,8 +60,8 @@ class DaliBatch(Batch):
 
     Args:
         epoch, indices, begin, error: see Batch.
-        is_substitute: whether the batch consists of a single sample, which replaces an unreadable one. PIL always
-            decodes this sample, so that its pixels are the same whenever it is loaded.
+        is_substitute: whether the batch is a single sample that replaces an unreadable one. PIL always decodes this
+            sample, so its pixels never vary.
 
     Attributes:
         started: whether start() was called, or is not needed because of ``error``.
@@ -205,8 +204,8 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield (decoder, form of the decoder's input, rows) for the rows of one innermost data set. ``kinds`` are the
-        rows' decoders. The form is "" for PIL, which opens files itself."""
+        """Yield (decoder, form of the decoder's input, rows) for one innermost data set. ``kinds`` are the rows'
+        decoders. The form is "" for PIL."""
         rows, by_dali = found.rows, kinds == DALI
         if by_dali.any():
             yield DALI, found.input, rows if by_dali.all() else rows[by_dali]
@@ -217,8 +216,8 @@ class DaliBatch(Batch):
     # ---- on_error
 
     def single_outcome(self) -> tuple[Samples, Any, tuple[Source, Any] | None]:
-        """Return (samples, image, failure) of a batch with one sample. If the sample could be read, the failure is
-        None. Otherwise, the image is None, and the failure is (source, reason)."""
+        """Return (samples, image, failure) of a batch with one sample. The failure is None, or (source, reason) if the
+        sample could not be read."""
         images, samples = self.outcome(), self._rows.samples
         if not self._bad:
             return samples, images[0], None
@@ -233,7 +232,7 @@ class DaliBatch(Batch):
             self._substitutes[row] = Substitute(self.epoch, self._rows.position(row), make)
 
     def _without_bad(self, samples: Samples, images: Any) -> tuple[Samples, Any]:
-        """Return the samples and images, with failed rows dropped or replaced. Record the errors of the failed rows."""
+        """Drop or replace failed rows, and record their errors. Return the remaining samples and images."""
         errors, bad = self.epoch.errors, self._bad
         for row, error in sorted(bad.items()):
             errors.add(str(samples.sources[row]), self.indices[row], reason_of(error))

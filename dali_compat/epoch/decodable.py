@@ -22,8 +22,7 @@ from .epoch import DaliEpoch
 
 
 class DecodableRows:
-    """Base class for the rows of a batch. It declares the attributes and methods that decoders use (decode.py,
-    planes_group.py)."""
+    """Base class for the rows (images) of a batch. Decoders use only the attributes and methods declared here."""
 
     epoch: DaliEpoch
     begin = 0  # number of samples of the epoch before the batch
@@ -64,15 +63,16 @@ class DecodableRows:
         """Drop the cached headers of these rows, because their files have changed."""
 
     def use_pil(self, row: int) -> None:
-        """Record that PIL must decode the row's file, because DALI fails on the file or may decode it differently."""
+        """Record that PIL must decode the row's file."""
         raise NotImplementedError
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:
-        """Return a thread-safe function that stores the JPEG engine's verdicts on these rows' files."""
+        """Return a thread-safe function that stores the results of comparing the JPEG engine's pixels for these rows'
+        files."""
         raise NotImplementedError
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return the random numbers of ``count`` rows from row ``begin`` on, for ops.draws.compute()."""
+        """Return the random numbers of ``count`` rows from row ``begin`` on, as ops.draws.compute() expects them."""
         raise NotImplementedError
 
     @named("draw")
@@ -84,7 +84,7 @@ class DecodableRows:
         begin: int = 0,
         count: int | None = None,
     ) -> Computed:
-        """Return the per-sample arguments of ``steps`` for these rows.
+        """Return the random arguments of ``steps`` for these rows.
 
         Args:
             rows: row numbers, counted from ``begin``.
@@ -102,8 +102,8 @@ class DecodableRows:
             raise ImageTooSmall(row, f"{error} ({self.name(row)})") from None
 
     def compute_one(self, steps: tuple[Step, ...], row: int, size: tuple[int, int]) -> list[Arrays]:
-        """Return the per-sample arguments of ``steps`` for one row, without the row dimension. ``size`` is the (height,
-        width) of the row's image."""
+        """Return the random arguments of ``steps`` for one row, without the row dimension. ``size`` is the image's
+        (height, width)."""
         return [rows_of(values, 0) for values in self.compute(steps, [0], np.array([size]), row, 1)]
 
 
@@ -168,7 +168,7 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return a function of (stream, k), which returns the first k random numbers that were drawn when the images of
-        the rows from ``begin`` on were traced. It ignores ``stream``."""
+        """Return a function of (stream, k). It returns the first k random numbers drawn when the images from row
+        ``begin`` on were traced, and ignores ``stream``."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

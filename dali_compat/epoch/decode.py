@@ -37,7 +37,7 @@ RowImages = tuple[Sequence[int], Any]
 
 
 def sorted_by_row(made: Sequence[RowImages]) -> list:
-    """Return the images of several (rows, images) pairs as one list, sorted by row."""
+    """Concatenate the images of several (rows, images) pairs, sorted by row."""
     images = {row: image for rows, several in made for row, image in zip(rows, several, strict=True)}
     return [images[row] for row in sorted(images)]
 
@@ -50,8 +50,8 @@ def merged_results(results: Sequence[RowImages]) -> RowImages:
 
 
 class PilGroup:
-    """Rows decoded by PIL and transformed by torchvision's functions, in threads. Random arguments depend on the sizes
-    of the decoded images, not on those in the headers."""
+    """Rows decoded by PIL and transformed by torchvision's functions, in threads. Random arguments depend on the
+    decoded sizes, not on those in the headers."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int]):
         self._batch, self._plan = batch, plan
@@ -143,13 +143,13 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Receive DALI's uncropped decoded images. PIL reads all images again whose positions are not in ``sure``."""
+        """Receive DALI's uncropped images. PIL reads those at positions not in ``sure`` again."""
 
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions in ``encoded`` of the images that PIL has to read.
 
         These images have changed since their headers were read, or DALI and PIL may decode them differently. An image
-        is checked for such a difference when it is decoded for the first time.
+        is checked for the latter when it is decoded for the first time.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:
@@ -178,9 +178,9 @@ class DaliGroup:
         """Return the result after DALI has failed with ``error``.
 
         PIL reads the files that DALI cannot decode, now and in later epochs, and raises torchvision's errors for
-        damaged files. DALI decodes the other files again. If every file can be decoded separately, DALI decodes all
-        files again, because a file may have been incomplete at the first attempt. In this last case, raise ``error``
-        instead if this was the second attempt, or if DALI did not read the files itself.
+        damaged files. DALI decodes the other files again. If no single file fails, DALI decodes all files again,
+        because a file may have been incomplete at first. Raise ``error`` instead if this was the second attempt, or if
+        DALI did not read the files itself.
         """
         from ..engine.dali.pipeline import undecodable
 
@@ -207,15 +207,14 @@ class DaliGroup:
 
 
 def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
-    """Run the plan's torch steps on the images from DALI, and return the result."""
     if not (plan.dali and plan.dali[-1].kwargs.get("layout") == "CHW"):
         images = images.movedim(-1, 1) if isinstance(images, torch.Tensor) else [i.movedim(-1, 0) for i in images]
     return run_all(plan.batch, images, arrays)
 
 
 def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """Return a bool array, True for images whose (height, width) differs from ``sizes``, which has shape (N, 2) or
-    (1, 2). The array has shape (N,), or (1,) if ``images`` is a tensor and ``sizes`` has shape (1, 2)."""
+    """Return a bool array, True for images whose (height, width) differs from ``sizes``. ``sizes`` is (N, 2), or (1, 2)
+    for one size. The array is (N,), or (1,) for a tensor and one size."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)

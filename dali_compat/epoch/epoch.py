@@ -37,7 +37,7 @@ _SAMPLED = (tuple, list, dict, torch.Tensor, Image.Image, int, float, str)  # ty
 
 
 def _is_original_collate() -> bool:
-    """Return True if default_collate collates common types as in torch. Programs may register other functions."""
+    """Return True if default_collate treats common types as torch does. Programs may register other functions."""
     return not any(issubclass(one, kind) for kind in collate_functions() for one in _SAMPLED)
 
 
@@ -45,8 +45,8 @@ R = TypeVar("R", bound=Any)  # DaliRoute or ResidentRoute
 
 
 class Epoch(Generic[R]):
-    """State shared by the batches of one epoch. It does not refer to batches, because a reference cycle would keep
-    deleted iterators alive.
+    """State shared by the batches of one epoch. It must not refer to a batch: the cycle would keep deleted iterators
+    alive.
 
     Attributes:
         dataset, collate_fn: the loader's.
@@ -83,16 +83,16 @@ class Epoch(Generic[R]):
         return Randoms(self.seed, position, count, self.rank_order.world)
 
     def worker_generators(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
-        """Return a context that seeds the global generators for user functions that torch would call in workers.
-        ``begin`` is the number of earlier samples of the epoch."""
+        """Return a context that seeds the global generators for user functions, as in a worker. ``begin`` is the number
+        of earlier samples of the epoch. Without workers, the context does nothing."""
         if not self.in_workers:
             return nullcontext()
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def copied_targets(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Return copies of targets if num_workers > 0 and user functions receive the targets, because in torch's
-        workers such functions can modify only copies. Otherwise, or if copying fails, return the targets themselves.
-        ``transformed`` is whether target_transform will be called."""
+        """Return copies of the targets if user functions might modify them. Return the targets themselves if copying
+        fails. ``transformed`` is whether target_transform will be called."""
+        # in torch's workers, user functions can modify only copies
         needed = self.in_workers and (transformed or not self.default_collate)
         if needed and not {int, float, str}.issuperset(map(type, targets)):  # immutable, and deepcopy() is slow
             with suppress(Exception):  # some objects cannot be copied
@@ -134,7 +134,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         self.fetcher = Fetcher() if any(objects_of(leaf) is not None for leaf in known) else None
         self.meter.fetcher = self.fetcher
         self.engine = self.route.jpeg_engine()
-        if self.engine is not None:
+        if self.engine is not None:  # not in end(), which the garbage collector may call at any time
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def is_upright(self, leaf: Any) -> bool:
@@ -142,8 +142,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         return self.route.plan_of(leaf).takes.upright
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share a JPEG engine's verdicts (comparisons of pixels) with other processes, for data sets with an index
-        file. Called at the beginning of an epoch, not in end(), which the garbage collector may call at any time."""
+        """Share results of comparing a JPEG engine's pixels with other processes, for data sets with an index file."""
         for leaf in leaves:
             file = getattr(leaf, "_index_file", None)
             if file is not None and id(leaf) in self.plain:
@@ -163,8 +162,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if starting a batch runs no user code, so that the prefetch thread may do it. The result may
-        differ after the user has changed the data set."""
+        """Return True if the prefetch thread may start a batch, because this runs no user code. The user may change the
+        data set at any time, so check again for each batch."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.plain)
 
@@ -179,8 +178,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         return known
 
     def _next_number(self, plan: Plan, form: Form) -> int:
-        """Return the index of the pipeline that decodes the next batch. It is 0 until a second pipeline is open, and
-        then alternates between 0 and 1."""
+        """Return the index, 0 or 1, of the pipeline that decodes the next batch. Two open pipelines alternate."""
         self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
         if self.route.alternating_pipelines == 1:
             return 0
@@ -214,7 +212,7 @@ class DaliEpoch(Epoch[DaliRoute]):
             raise
 
     def end(self) -> None:
-        """End the epoch, and release its threads, processes and requests. Its pipelines go back to the route."""
+        """End the epoch and release its threads, processes and requests. Its pipelines go back to the route."""
         super().end()  # pipelines are idle only after this
         if self._pipelines:
             self._pipelines = {}

@@ -53,8 +53,8 @@ class TorchIterator(_BaseDataLoaderIter):
         self.progress.finish_resume()
 
     def _wrapped(self, loader):
-        """Return a copy of the loader, with collate_fn, worker_init_fn and data set wrapped if necessary. The copy
-        shares counters and errors with the original."""
+        """Return a copy of the loader with wrapped collate_fn, worker_init_fn and data set. The copy shares counters
+        and errors with the original."""
         made, errors = copy.copy(loader), loader._errors
         vars(made).update(_errors=errors, _stats=loader._stats, _history=loader._history)
         if loader.num_workers:
@@ -92,8 +92,8 @@ class TorchIterator(_BaseDataLoaderIter):
         return loader.num_workers > 0
 
     def _reloads_batches(self, loader) -> bool:
-        """Return True if resuming has to load earlier batches again, because the state of torch's workers and of
-        iterable data sets cannot be saved."""
+        """Return True if resuming has to load earlier batches again. States of workers and iterable data sets cannot be
+        saved."""
         return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
     def _reset(self, loader, first_iter=False):
@@ -187,13 +187,12 @@ class TorchIterator(_BaseDataLoaderIter):
         return super()._next_data()
 
     def _count_consumed(self) -> None:
-        """Count the next batch as finished, even if next() will raise an error instead of returning the batch."""
+        """Count the next batch as finished, even if it raises an error."""
         self._samples, self._last = self._requested.popleft()
         self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
 
     def _next_one(self) -> Any:
-        """Return torch's next batch, and set ``_count`` to its length. Return NOTHING if on_error has skipped all of
-        its samples."""
+        """Return torch's next batch, and store its length. Return NOTHING if on_error has skipped all its samples."""
         made: Any
         try:
             made = self._fetch()
@@ -241,8 +240,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield ``samples``. If there are none, yield those of iter(dataset), because a data set whose state was loaded
-    between two epochs may first have to finish the previous epoch."""
+    """Yield ``samples``, or those of iter(dataset) if there are none. A data set whose state was loaded between two
+    epochs may first end the previous one."""
     empty = True
     for one in samples:
         empty = False
@@ -279,8 +278,7 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set an attribute of the wrapped data set, as a worker_init_fn may do. The wrapper's own attributes are set on
-        the wrapper."""
+        """Set an attribute of the wrapped data set, as a worker_init_fn may do. The wrapper keeps its own."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
@@ -323,7 +321,7 @@ class _OnErrorCollate:
 
 
 def _length(batch: Any) -> int:
-    """Return the length of a batch's first leaf, or 1 if the leaf is not a tensor or has no dimensions."""
+    """Return the length of a batch's first leaf, or 1 if it has none."""
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1
@@ -337,7 +335,7 @@ def _named(dataset: Any, index: Any) -> str:
 
 def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str:
     """Return the path of a sample's image, for error messages. For a custom data set, return the file that ``error``
-    refers to, or the name of the data set's class if there is none."""
+    refers to, or else the class's name."""
     try:
         return str(sample(*locate(dataset, index))[0])
     except Exception:

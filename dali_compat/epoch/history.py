@@ -23,10 +23,10 @@ State = dict[str, Any]
 
 
 class History:
-    """The number of epochs that a loader has begun, and the loaded state that its next iter() resumes from.
+    """The number of epochs that a loader has begun, and the loaded state from which its next iter() resumes.
 
-    ``keeps_globals`` is whether states include the global generators. It is False with Accelerate, which saves them
-    itself.
+    ``keeps_globals`` is whether states include the global generators. It is False with Accelerate, because Accelerate
+    saves them itself.
     """
 
     keeps_globals = True
@@ -47,12 +47,12 @@ class History:
     # ---- iterators
 
     def begin(self, loader, torch_workers: bool = False, before: Progress | None = None) -> Progress:
-        """Return the progress of an epoch that iter() begins or resumes. ``before`` is the progress of the previous
-        epoch if the iterator is persistent."""
+        """Return the progress of an epoch that iter() begins or resumes. A persistent iterator passes the previous
+        epoch's progress as ``before``."""
         self._traits = None  # the user may have changed the samples
         pending, self._pending = self._pending, None
         if pending is None:
-            pending = self._unused_state(loader)
+            pending = self._unused_state(loader)  # Lightning calls iter() twice
         entry = checkpoint_generators(loader, True).states() if pending is not None else {}
         then = {} if pending is None else {"dataset": pending.get("dataset")}
         load_object_states(loader, then)
@@ -78,9 +78,8 @@ class History:
         return progress
 
     def _unused_state(self, loader) -> State | None:
-        """Return the state from which the previous iter() resumed, and undo all changes to the generators since then.
-        Return None if there is no such state, or if next() has since returned a batch or failed. Lightning calls iter()
-        twice. With this method, its second iterator resumes from the same state as the first."""
+        """Return the state from which the previous iter() resumed, if next() has not returned or failed since then.
+        Otherwise return None. Restore the generators to their states before that iter()."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None

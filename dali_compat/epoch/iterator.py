@@ -38,7 +38,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
     ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. The indices
-    of a custom sampler, which may depend on the training loop, are then drawn batch by batch. A thread
+    of a custom sampler are then drawn batch by batch, because they may depend on the training loop. A thread
     (prefetch_thread.py) prepares batches that run no user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
@@ -93,8 +93,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _resume(self, loader) -> None:
-        """Advance to the batch after the last one returned before the checkpoint. Draw as many indices ahead as were
-        drawn at the checkpoint."""
+        """Advance to the first batch not returned before the checkpoint. Draw as many indices ahead as at that time."""
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
@@ -174,9 +173,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise StopIteration
 
     def _finish_first(self) -> tuple[Any, Any]:
-        """Return (Batch, collated samples) of the first batch in flight. The samples are NOTHING if on_error has
-        skipped all. If the batch fails, raise its error. The next call then returns the following batch, as in
-        torch."""
+        """Return (Batch, collated samples) of the first batch in flight. If the batch fails, raise its error. The next
+        call then returns the following batch."""
         batch = self._drawn[0]
         try:
             made = batch.finish()
@@ -189,8 +187,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         return batch, made
 
     def _drop_first(self, batch: Any) -> None:
-        """Remove the first batch in flight. Start later batches, which DALI loads while the caller uses the first
-        one."""
+        """Remove the first batch in flight, and start later batches."""
         self._drawn.popleft()
         batch.forget_errors()
         self._consumed += 1
@@ -213,8 +210,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw the indices of batches until max(``least``, ``ahead``, n) batches are drawn but not returned. With
-        workers, n is ``_ahead``. Without workers, n is also limited by max_draw_ahead()."""
+        """Draw indices ahead, as far as the prefetch settings allow. At least ``least`` and at least ``ahead`` batches
+        are then drawn but not returned."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -224,8 +221,8 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.request()
 
     def _draw_one(self) -> bool:
-        """Draw the indices of the next batch. Return False if there are no more, or if the sampler has raised an error,
-        which a later next() will raise. With workers, raise the error at once, as torch does."""
+        """Draw the indices of the next batch. Return False at the end, or if the sampler has failed. With workers,
+        raise the sampler's error at once, otherwise in a later next()."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:
@@ -301,7 +298,7 @@ at_fork("iterators", after_in_child=_leak_in_child)
 
 
 def in_the_package() -> bool:
-    """Return True if the garbage collector has called __del__() in the middle of this package's code."""
+    """Return True if the garbage collector has interrupted this package's code to call __del__()."""
     calls = islice(callers(), 1, None)  # without __del__() itself
     return any(call.f_globals.get("__name__", "").startswith(_PACKAGE) for call in calls)
 
@@ -316,8 +313,8 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start the next batches, and prepare the first of them, in the prefetch thread. Batches beyond the route's depth
-    are not started, but other processes may read their headers."""
+    """Start the next batches, and prepare the first of them, in the prefetch thread. Only the headers of batches beyond
+    the route's depth are read."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # the user has changed the data set, so next() starts batches
         return

@@ -1,4 +1,4 @@
-"""Implementation of ``on_error``. Samples that cannot be read are replaced or skipped, and recorded."""
+"""Implementation of ``on_error``. Unreadable samples are replaced or skipped, and recorded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SampleError(NamedTuple):
 
 
 class Errors:
-    """Policy for samples that cannot be read, and a record of these samples.
+    """Policy for unreadable samples, and a record of these samples.
 
     Args:
         policy: the loader's ``on_error``.
@@ -64,7 +64,7 @@ class Errors:
         return list(self._found.values())
 
     def begin(self, reloads: bool = False) -> None:
-        """Begin or resume an epoch. A resumed epoch continues its count of failures, unless it ``reloads`` its earlier
+        """Begin or resume an epoch. A resumed epoch keeps its count of failures unless it ``reloads`` its earlier
         batches."""
         self._epoch, self._count, self._so_far = self._epoch + 1, 0 if reloads else self._so_far, 0
 
@@ -75,7 +75,7 @@ class Errors:
         return {"epoch": self._epoch, "count": self._count, "found": found}
 
     def load(self, state: dict[str, Any], under_way: bool) -> None:
-        """Restore a state(). ``under_way`` is whether the next begin() resumes the state's epoch."""
+        """Restore a state(). ``under_way`` is whether the next begin() resumes that state's epoch."""
         self._found = {(path, repr(index)): SampleError(path, index, *rest) for path, index, *rest in state["found"]}
         self._epoch, self._count = state["epoch"] - under_way, state["count"]
         self._so_far = self._count if under_way else 0
@@ -98,8 +98,8 @@ class Errors:
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """End an epoch of ``samples`` samples. Warn about the number of failed samples if at least one of them had not
-        failed before."""
+        """End an epoch of ``samples`` samples. If a sample has failed for the first time, warn about the number of
+        failures."""
         # before the warning, which may be raised as an error
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)
         if count and self._warned > warned:
@@ -117,8 +117,8 @@ def checked_policy(policy: str) -> str:
 
 
 def reason_of(error: BaseException | str) -> str:
-    """Return the class and message of an error, for SampleError.reason. Path, index and the traceback of a worker are
-    left out."""
+    """Return the class and message of an error, for SampleError.reason. Path, index and a worker's traceback are
+    removed."""
     if isinstance(error, str):
         return error
     error = error.__cause__ or error
@@ -131,16 +131,16 @@ def _warn(text: str) -> None:
 
 
 class Substitute:
-    """A replacement for the sample at one position of an epoch. Random samples are tried until one can be read. The
-    choice depends only on the epoch's seed and the position. ``make`` creates a batch of one sample."""
+    """A replacement for the unreadable sample at one position of an epoch. Random samples are tried until one can be
+    read. They depend only on the epoch's seed and the position. ``make`` creates a batch of one sample."""
 
     def __init__(self, epoch: Epoch[Any], position: int, make: Callable[..., Any]):
         self._epoch, self._position, self._make, self._attempts = epoch, position, make, 0
         self._try_another()
 
     def outcome(self) -> tuple[Samples, Any]:
-        """Return the replacement and its image. Record the samples that could not be read. If none of ATTEMPTS samples
-        can be read, raise the last error."""
+        """Return the replacement and its image. Record the samples that could not be read. Raise the last error after
+        ATTEMPTS failures."""
         while True:
             errors, index = self._epoch.errors, self._batch.indices[0]
             try:

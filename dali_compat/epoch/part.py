@@ -40,9 +40,9 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit some rows to the GPU's JPEG engine, and return the other rows. The engine decodes a JPEG if its pixels
-        are known to equal Pillow's, or probably do. Some other JPEGs are decoded by both DALI and the engine, to
-        compare the pixels."""
+        """Submit rows to the GPU's JPEG engine, and return the other rows. The engine decodes a JPEG if its pixels are
+        known to equal Pillow's, or probably do. Both DALI and the engine decode some other JPEGs, to compare the
+        pixels."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or not self._plan.from_planes:
             return rows
@@ -64,8 +64,7 @@ class RowsDecoding:
     def _submit_at_once(
         self, group: type[DaliGroup] | type[PlanesGroup], left: list[int], given: str, **options: Any
     ) -> None:
-        """Submit the rows ``left`` in one group, except rows whose images are too small for the plan. These rows
-        fail."""
+        """Submit the rows ``left`` in one group. Rows whose images are too small for the plan fail."""
         while left:
             try:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))
@@ -80,8 +79,7 @@ class RowsDecoding:
                 group.decode()
 
     def result(self) -> RowImages:
-        """Return the rows that succeeded, and their transformed images. Pass the errors of other rows to
-        fail_rows()."""
+        """Return the successful rows and their transformed images. Pass the errors of other rows to fail_rows()."""
         made, failures = [], dict[int, Exception]()
         while self._groups:  # a group is removed after its result, because discard() must discard a group that fails
             made.append(self._groups[-1].result(failures))

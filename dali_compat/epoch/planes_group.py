@@ -39,8 +39,8 @@ _NO_MEMORY = "the GPU has too little free memory for the planes"
 
 
 class VerifyingGroup(DaliGroup):
-    """Rows that DALI decodes. The JPEG engine decodes the same files, to compare the pixels, except while too many
-    comparisons are pending."""
+    """Rows that DALI decodes. The JPEG engine decodes the same files for comparison, unless too many comparisons are
+    pending."""
 
     keeps_decoded = True
 
@@ -49,8 +49,8 @@ class VerifyingGroup(DaliGroup):
         super().__init__(batch, plan, rows, given)
 
     def use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Submit the files at the positions ``sure`` to the engine, and compare its pixels with ``decoded``. DALI has
-        decoded the whole images, even if the plan begins with a crop."""
+        """Submit the files at the positions ``sure`` to the engine, and compare its pixels with ``decoded``, DALI's
+        uncropped images."""
         if not sure or self._engine.is_behind:
             return
         facts = self._facts[sure]
@@ -68,8 +68,8 @@ class VerifyingGroup(DaliGroup):
 
 
 class PlanesGroup:
-    """Rows that the JPEG engine decodes, after a check of the files' bytes. Unexpected bytes might lead to wrong pixels
-    or overflow the engine's buffers, so PIL decodes files that have changed."""
+    """Rows that the JPEG engine decodes. PIL decodes files that have changed, because these might overflow the engine's
+    buffers."""
 
     def __init__(self, batch: DecodableRows, plan: Plan, rows: list[int], given: str, engine: VerifiedEngine):
         self._batch, self._plan, self._rows, self._given, self._engine = batch, plan, rows, given, engine
@@ -87,7 +87,7 @@ class PlanesGroup:
             self._ticket = self._pipeline.submit(batch.paths(at), [])
 
     def decode(self) -> None:
-        """Submit the group's files to the engine. If the engine has too many in flight, result() submits them."""
+        """Submit the group's files to the engine. If the engine is full, result() submits them later."""
         if not self._is_started and not self._engine.is_full:
             self._begin()
 
@@ -130,8 +130,7 @@ class PlanesGroup:
         return merged_results([*made, *(group.result(failures) for group in groups)])
 
     def _received(self) -> torch.Tensor | None:
-        """Return the planes, or None if the engine has failed. Remove changed files from ``_own``, the engine's
-        rows."""
+        """Return the planes, or None if the engine has failed. Remove changed files from ``_own``."""
         if self._planes is None:
             return None
         try:
@@ -167,8 +166,8 @@ class PlanesGroup:
             self._batch.verdict_writer([self._rows[i] for i in new.tolist()])(self._unchecked.checksums[new] | LIKELY)
 
     def _without_engine(self) -> list[DaliGroup | PilGroup]:
-        """Return groups in which DALI decodes the engine's rows. PIL reads rows whose archive was overwritten, and
-        raises their errors."""
+        """Return groups that decode the engine's rows without the engine. DALI decodes them, or PIL if the archive was
+        overwritten."""
         gone = overwritten([self._batch.sources[self._rows[i]] for i in self._own.tolist()])
         lost, sure = ([self._rows[i] for i in self._own[chosen].tolist()] for chosen in (gone, ~gone))
         made: list[DaliGroup | PilGroup] = [DaliGroup(self._batch, self._plan, sure, self._given)] if sure else []
@@ -214,8 +213,8 @@ def _copied(received: Received, device: torch.device) -> Files:
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Return copies of the bytes ``read`` from archives. For an overwritten archive the copy is empty, so that the
-    record is treated as changed."""
+    """Return copies of the bytes ``read`` from archives. The copy is empty if the archive was overwritten, to mark the
+    record as changed."""
     gone = overwritten(sources).tolist()
     return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 
@@ -226,8 +225,7 @@ def _plane_steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Split rows into groups of at most _MOST_FILES files. The planes of a group take at most _MOST bytes or 1 / _SHARE
-    of the GPU's ``memory`` (bytes), whichever is less, plus a part of one file's planes."""
+    """Split rows into groups of limited size. ``memory`` is the GPU's, in bytes."""
     if not len(rows):
         return []
     facts = facts[rows]

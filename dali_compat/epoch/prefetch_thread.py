@@ -77,8 +77,8 @@ class PrefetchThread:
             del last  # break a reference cycle through the traceback
 
     def end(self, work: Callable[[], None], waits: bool) -> None:
-        """Run ``work`` in the thread, even if the work submitted before has failed, and end the thread. If ``waits`` is
-        True, wait for the end, except in the thread itself or in a forked child."""
+        """Run ``work`` in the thread, even if the previous work has failed, and end the thread. If ``waits`` is True,
+        wait for the end, except in the thread itself or in a forked child."""
         if self._thread.ident is None:
             work()
             return
@@ -90,8 +90,8 @@ class PrefetchThread:
             self._ended.wait()
 
     def wait_until_idle(self) -> None:
-        """Wait until the thread is idle, before a fork or exit. A forked child cannot release a lock that the thread
-        holds, and at exit the thread could be stopped in the middle of its work."""
+        """Wait until the thread is idle, before a fork or exit. A forked child could never release a lock that the
+        thread holds."""
         last = self._last
         if self._thread is threading.current_thread():
             return

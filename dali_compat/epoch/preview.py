@@ -32,8 +32,8 @@ class PreviewSample(NamedTuple):
 
 
 def preview(loader: Any, count: int) -> Image.Image:
-    """Return a picture of the next epoch's first ``count`` samples, which come from a copy of the loader. The states of
-    all generators are restored afterwards.
+    """Return a picture of the next epoch's first ``count`` samples. The states of all generators are restored
+    afterwards.
 
     Raises:
         ValueError: a batch has no images, there is no batch, or ``count`` is below 1.

@@ -140,7 +140,7 @@ class Progress:
     @classmethod
     def from_state(cls, loader, state: dict[str, Any], torch_workers: bool = False) -> Progress:
         """Return a Progress that resumes from ``state``, a result of state(). If the number of ranks has changed,
-        distribute the rest of the epoch over the new ranks."""
+        divide the rest of the epoch among the new ranks."""
         made = cls(loader, state["number"], torch_workers)
         made.base_seed, made.lap = state["seed"]
         before, now = RankOrder(*state["places"]), made.rank_order
@@ -168,7 +168,7 @@ class Progress:
             self.generators.set(self.at_iter)
 
     def seeded(self, base_seed: int) -> None:
-        """Record the seed drawn by torch's iterator, unless the epoch already has one."""
+        """Record the base seed of torch's iterator, unless the epoch already has one."""
         if not self.resumes and not self.lap:
             self.base_seed = base_seed
 
@@ -187,8 +187,8 @@ class Progress:
             restore()
 
     def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
-        """Return an iterator over the sampler's batches after those already returned. Warn and restart the epoch if the
-        sampler returns different indices than it did before the checkpoint.
+        """Return an iterator over the batches after those already returned. Warn and restart the epoch if the sampler
+        returns other indices than before the checkpoint.
 
         Args:
             indices: iter() of the sampler.
@@ -224,8 +224,7 @@ class Progress:
         return indices
 
     def rest(self, loader) -> Any:
-        """Return a sampler for the rest of the epoch after the number of ranks has changed. It yields this rank's
-        share."""
+        """Return a sampler of this rank's share of the rest of the epoch, after the number of ranks has changed."""
         rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
@@ -236,14 +235,14 @@ def skipped(sampler: data.BatchSampler, samples: int) -> Iterator[list[Any]]:
 
 
 def stateful_sampler(loader) -> Any:
-    """Return the loader's first sampler that has a state_dict(), or None. DistributedSampler is ignored, because its
-    indices can be drawn again."""
+    """Return the loader's first sampler that has a state_dict(), or None. DistributedSampler is ignored, because it can
+    draw its indices again."""
     found = (one for one in samplers_of(loader) if _has_state(one) and not isinstance(one, DistributedSampler))
     return next(found, None)
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return {"sampler": sampler, "dataset": data set} for the loader, without those that have no state_dict()."""
+    """Return {"sampler": sampler, "dataset": data set} of the loader, but only those with a state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 
@@ -275,8 +274,8 @@ def _state(one: Any) -> Any:
 
 
 def _has_state(one: Any) -> bool:
-    """Return True if the object follows torchdata's Stateful protocol. Return False for Hugging Face's data sets,
-    because their state lacks the shuffle buffer, and after it is loaded, the next epoch would end at once."""
+    """Return True if the object follows torchdata's Stateful protocol. Hugging Face's data sets do not count, because
+    their state lacks the shuffle buffer."""
     if type(one).__module__.partition(".")[0] == "datasets":
         return False
     try:

@@ -41,8 +41,8 @@ class ResidentBatch(Batch):
         """Do nothing, because a chunk cannot be cancelled."""
 
     def look_up(self) -> list[tuple[Any, np.ndarray, np.ndarray]]:
-        """Return (data set, rows of the batch, indices in the data set) for each innermost data set. Look up the
-        indices one by one, to accept any index that torch accepts, and to raise torch's errors."""
+        """Return (data set, rows of the batch, indices in the data set) for each innermost data set. Accept the indices
+        that torch accepts, and raise torch's errors."""
         found: dict[int, tuple[Any, list, list]] = {}
         for row, index in enumerate(self._listed()):
             dataset, local = locate(self.epoch.dataset, index)
@@ -79,8 +79,8 @@ class ResidentBatch(Batch):
 
 
 class ResidentIterator(OrderedIterator):
-    """Iterator of the resident route. It draws the indices of a whole chunk ahead if this changes no generator state
-    that the user sees."""
+    """Iterator of the resident route. It draws a whole chunk's indices ahead if this changes no generator state that
+    the user sees."""
 
     _batch = ResidentBatch
 
@@ -138,8 +138,8 @@ class ResidentIterator(OrderedIterator):
         self._compute(batches)
 
     def _compute(self, batches: list[ResidentBatch]) -> None:
-        """Compute batches as a chunk. If that fails, compute only the first batch, so that an error is raised for the
-        batch that causes it."""
+        """Compute batches as a chunk. If that fails, compute only the first batch, to raise the error for the right
+        one."""
         try:
             # results are used in any mode; a model's autocast must not affect images
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):

@@ -65,8 +65,8 @@ class Rows(DecodableRows):
         return self.epoch.rank_order.place_of(self.begin + row)
 
     def fail_rows(self, failures: dict[int, Exception]) -> None:
-        """Add the errors to ``bad`` if rows may fail, otherwise raise the first error. Errors of the operating system,
-        such as too many open files, are always raised."""
+        """Record the errors in ``bad`` if rows may fail, otherwise raise the first error. Always raise errors of the
+        operating system, such as too many open files."""
         of_system = {row: error for row, error in failures.items() if remedy_of(error)}
         if self.tolerant and not of_system:
             self.bad.update((row, _as_torchvision_error(error)) for row, error in failures.items())
@@ -100,8 +100,8 @@ class Rows(DecodableRows):
                 found.headers.add(found.index, found.keys, facts)
 
     def read_headers(self, by_pil: bool) -> list[tuple[LeafRows, np.ndarray]]:
-        """Read the headers that are not cached yet, and set ``facts`` and ``verdicts``. Return (rows, their decoders)
-        for each innermost data set, without failed rows. If ``by_pil`` is True, all decoders are PIL."""
+        """Read missing headers, and set ``facts`` and ``verdicts``. Return (rows, their decoders) for each innermost
+        data set, without failed rows. If ``by_pil`` is True, all decoders are PIL."""
         made = []
         engine, count = self.epoch.engine, len(self)
         self.facts, self.verdicts = np.zeros(count, FACTS), np.zeros(count, np.uint64)
@@ -124,8 +124,7 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of the rows' files. Return None if images are not files, or if the loader uses a GPU,
-        because stat() would take too long."""
+        """Return the ctimes of the rows' files. Return None if images are not files, or if stat() would delay a GPU."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         return ctimes_of(self.paths(found.rows))
@@ -180,8 +179,8 @@ def rows_of(
     bad: dict[int, Exception | str],
     is_substitute: bool = False,
 ) -> Rows:
-    """Return the rows of a batch, with their targets, and with the bytes of images that are not files. The arguments
-    are those of Rows and DaliBatch."""
+    """Return the rows of a batch, with their targets. Images that are not files have their bytes. The arguments are
+    those of Rows and DaliBatch."""
     samples, leaf_rows = look_up(epoch.dataset, indices, epoch.folder, epoch.is_upright)
     transformed = any(transforms_of(found.leaf)[1] for found in leaf_rows)
     samples.targets = epoch.copied_targets(samples.targets, transformed)
@@ -196,7 +195,6 @@ def rows_of(
 
 
 def _fetch(rows: Rows) -> None:
-    """Read the bytes of all images that are not files."""
     fetcher, sources, chosen = rows.epoch.fetcher, rows.sources, list(range(len(rows)))
     if fetcher is not None:
         objects = [row for row in chosen if is_object(sources[row])]

@@ -31,8 +31,8 @@ _DRAW_AT_ONCE = {
 
 
 def max_draw_ahead(sampler) -> int:
-    """Return how many batches of an epoch may be drawn early without a difference that the user sees. For custom
-    samplers, return 0.
+    """Return how many batches of an epoch may be drawn early without a difference that the user sees; 0 for custom
+    samplers.
 
     Of torch's samplers, only a RandomSampler with a ``generator`` is limited. It draws random numbers from the
     generator after its last index, and also between indices if samples may repeat.
@@ -49,8 +49,8 @@ def max_draw_ahead(sampler) -> int:
 
 
 def replacement_indices(loader) -> Sequence[int]:
-    """Return the indices of samples that may replace unreadable ones. If the sampler is a SubsetRandomSampler or a
-    sequence, return its indices, otherwise all indices of the data set."""
+    """Return the indices of samples that may replace unreadable ones: a SubsetRandomSampler's or sequence's indices,
+    otherwise all indices of the data set."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
@@ -99,8 +99,7 @@ def distributed(loader) -> DistributedSampler | None:
 
 
 def remaining_indices(sampler: DistributedSampler, origin: int) -> list[Any]:
-    """Return this rank's share of an epoch's indices after the first ``origin`` samples. A different number of ranks
-    may have loaded these first samples."""
+    """Return this rank's share of an epoch's indices after the first ``origin`` samples."""
     whole = copy.copy(sampler)
     whole.num_replicas, whole.rank = 1, 0
     whole.num_samples = whole.total_size = len(sampler.dataset)  # type: ignore[arg-type]  # it has a length
@@ -114,8 +113,8 @@ def remaining_indices(sampler: DistributedSampler, origin: int) -> list[Any]:
 
 
 def array_batches(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
-    """Return an iterator over a BatchSampler's batches as int64 arrays, starting at sample ``begin``. Return None if
-    the sampler does not yield every sample once, in order or shuffled.
+    """Return an iterator over a BatchSampler's batches as int64 arrays, from sample ``begin`` on. Return None if the
+    sampler does not yield every sample once, in order or shuffled.
 
     Random numbers are drawn when torch would draw them, from the same generator. torch's lists take 20 times as long.
     """
@@ -159,7 +158,7 @@ _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Genera
 
 
 class Generators:
-    """Random generators, and samplers with an attribute ``epoch``, by name. An object may have several names."""
+    """Random generators and samplers with an attribute ``epoch``, by name. An object may have several names."""
 
     def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
         names: dict[int, str] = {}
@@ -206,8 +205,8 @@ def sampler_generators(loader, all_of_them: bool = False) -> Generators:
 
 
 def checkpoint_generators(loader, in_process: bool) -> Generators:
-    """Return every generator whose state a checkpoint needs. If ``in_process`` is True, user functions run in this
-    process, so the global generators are included."""
+    """Return every generator whose state a checkpoint needs. ``in_process`` is whether user functions run in this
+    process and may use the global generators."""
     found = sampler_generators(loader)
     base = {TORCH: GLOBAL[TORCH]} if loader.generator is None else {"generator": loader.generator}
     users = GLOBAL if in_process else {}
@@ -215,8 +214,8 @@ def checkpoint_generators(loader, in_process: bool) -> Generators:
 
 
 def runs_users_functions(loader, samples: bool) -> bool:
-    """Return True if user functions may draw random numbers in this process. ``samples`` is whether user functions load
-    or transform the samples."""
+    """Return True if user functions may draw random numbers in this process. ``samples`` is whether they load or
+    transform the samples."""
     if loader.num_workers:
         return False
     plain = loader.collate_fn in (default_collate, default_convert)
@@ -278,7 +277,7 @@ def _array(text: str, dtype: type) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """Return a generator state with arrays as text, and tuples as lists, for JSON."""
+    """Convert a generator state to JSON types: arrays to text, and tuples to lists."""
     if isinstance(value, np.ndarray):
         return _text(value.astype(np.uint64))
     if isinstance(value, dict):

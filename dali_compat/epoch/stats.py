@@ -199,7 +199,7 @@ class Stats:
             return meter
 
     def hold(self, route: Any) -> int:
-        """Return the bytes of pixels held in memory, and update the peak. Only routes for arrays have a ``memory``."""
+        """Return the bytes of pixels held in memory, and update the peak. They are 0 except on routes for arrays."""
         held = getattr(route, "memory", 0) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held

@@ -55,8 +55,7 @@ class TracedEpoch(DaliEpoch):
         return super().pipeline(self.route.representative(plan), batch_size, form)
 
     def may_have_pipeline(self, plan: Plan) -> bool:
-        """Return True if a plan may have a DALI pipeline. The number of pipelines is limited, because each has
-        threads."""
+        """Return True if a plan may have a DALI pipeline. Pipelines have threads, so only a few are open at a time."""
         plan = self.route.representative(plan)
         if not any(one is plan for one in self._for_dali) and len(self._for_dali) < MOST_PIPELINES:
             self._for_dali.append(plan)
@@ -156,7 +155,7 @@ class _TracedIterator(TorchIterator):
             raise RuntimeError(str(error)) from None
 
     def _receive(self) -> ReceivedBatch:
-        """Return torch's next batch. If torch raises an error instead, the ReceivedBatch holds the error."""
+        """Return torch's next batch, or a ReceivedBatch with torch's error."""
         batch, failure = None, None
         try:
             with tracing(self._tracing):
@@ -190,7 +189,8 @@ class _TracedIterator(TorchIterator):
     def _end_epoch(self, may_hold_lock: bool = False) -> None:
         """Discard the batches in flight and end the epoch.
 
-        ``may_hold_lock`` is whether the garbage collector has interrupted code of this package that may hold a lock.
+        ``may_hold_lock`` is whether the garbage collector has interrupted code of this package, possibly with a lock
+        held.
         """
         work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()
@@ -274,8 +274,7 @@ class TracedMultiProcess(_TracedIterator, MultiProcessIterator):
             self._consumed, self._samples, self._last = before
 
     def _has_arrived(self) -> bool:
-        """Return True if the next batch can be received without waiting. Store later batches that arrive first, as
-        torch does."""
+        """Return True if the next batch can be received without waiting. Store later batches that arrive first."""
         info = self._task_info.get(self._rcvd_idx)
         if info is None:
             return False

@@ -183,7 +183,7 @@ class ReceivedBatch:
 
 
 def _call_with_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Return ``function(batch)``. If ``batch`` is an _OnErrorResult, apply the function to the batch inside of it."""
+    """Return ``function(batch)``. For an _OnErrorResult, replace only the batch in it."""
     if isinstance(batch, (TracedBatch, TracedImages)):
         return function(batch)
     return batch._replace(made=tuple(map(function, batch.made)))
@@ -211,7 +211,7 @@ def discard_all(ready: list[ReceivedBatch], epoch: Any) -> None:
 
 
 def _is_uniform(chunks: list[Any]) -> bool:
-    """Return True if all chunks are tensors whose images have one shape and dtype."""
+    """Return True if all chunks are tensors, and their images have one shape and dtype."""
     if not all(isinstance(images, torch.Tensor) for images in chunks):
         return False
     return len({(images.shape[1:], images.dtype) for images in chunks}) == 1
@@ -226,8 +226,8 @@ def _common_size(sizes: np.ndarray) -> tuple[int, int] | None:
 
 
 def _common_size_after(key: Key, numbers: np.ndarray, sizes: np.ndarray) -> tuple[int, int] | None:
-    """Return the (height, width) of all images after the steps of ``key``; None if sizes differ. ``sizes`` are the
-    sizes before these steps."""
+    """Return the (height, width) of all images after the steps of ``key``; None if sizes differ. ``sizes`` are those
+    before the steps."""
     return _common_size(np.stack(size_after(key, numbers.T, sizes.T), axis=1))
 
 

@@ -28,7 +28,7 @@ Traits = dict[str, Any]
 
 
 def traits(loader, route: Route) -> Traits:
-    """Return the properties of a loader that must be equal to resume from a state."""
+    """Return the properties of a loader that a state must match to be loaded."""
     dataset = loader.dataset
     length = len(dataset) if hasattr(dataset, "__len__") else None
     samples = "" if length is None else f" of {length} samples, {_checksum(dataset, length)}"
@@ -44,7 +44,7 @@ def traits(loader, route: Route) -> Traits:
 
 
 def is_own(dataset: Any) -> bool:
-    """Return True for a custom data set, whose route is chosen by a trial."""
+    """Return True for a custom data set. Its route is chosen by a trial."""
     try:
         return not image_leaves_of(dataset)
     except Unsupported:
@@ -74,7 +74,7 @@ def _route(loader, route: Route) -> str:
 
 
 def _checksum(dataset: Any, length: int) -> str:
-    """Return a checksum of the file names or pixels, and the targets, of at most _LOOKED_AT samples."""
+    """Return a checksum of the file names or pixels, and of the targets. At most _LOOKED_AT samples are read."""
     total = 0
     for number in range(min(length, _LOOKED_AT)):
         index = number * length // min(length, _LOOKED_AT)
@@ -176,8 +176,8 @@ def _check(value: Any, kind: Any, field: str) -> None:
     """Raise ValueError if a field's value does not match its kind.
 
     A kind is a class, a range of integers, a dict of kinds, or a list with either one kind for all elements or one kind
-    per element. A kind may also be an example value. A number then matches numbers of its class, base64 text
-    matches base64 text of its length, and other text matches only itself.
+    per element. A kind may also be an example value. A number then matches numbers of its class, base64 text matches
+    base64 text of its length, and other text matches only itself.
     """
     parts: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, dict):
