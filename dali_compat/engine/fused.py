@@ -1,9 +1,8 @@
 """Run the torch steps of a plan on images that are already on the device.
 
-Steps run as in ops/kernels, except for two groups, which are fused. Leading crops, padding and flips run as one
-torch.gather. On a GPU, conversions of uint8 pixels become lookups in a table, which torchvision's functions have filled
-on the CPU. The table is exact. Converting on the GPU is not, because torch multiplies by a reciprocal there instead of
-dividing.
+Two groups of steps are fused. Leading crops, padding and flips run as one torch.gather. On a GPU, conversions of uint8
+pixels become lookups in a table that torchvision's functions have filled on the CPU. The table is exact. A conversion
+on the GPU is not, because torch multiplies by a reciprocal there instead of dividing.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Program:
 
 
 def _leading_windows(steps, channels: int) -> int:
-    """Return the number of leading crops, flips and pads that gather() can run together. gather() supports only one
-    fill color."""
+    """Return the number of leading crops, flips and pads that gather() can run together. They must share one fill
+    color."""
     fills = set()
     for at, step in enumerate(steps):
         if step.op == "flip":
@@ -82,8 +81,7 @@ def _fill(step: Step, channels: int) -> tuple | None:
 
 
 def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
-    """Run crops, padding and flips as one torch.gather. The fill color is read from an extra pixel at the end of each
-    image."""
+    """Run crops, padding and flips as one torch.gather."""
     n, channels, height, width = images.shape
     count, device = height * width, images.device
     # Pixel offsets in the image for each line, and for each column, of the result: (length,) if shared by all images,
@@ -110,8 +108,7 @@ def gather(images: torch.Tensor, steps, arrays) -> torch.Tensor:
 
 
 def _in_one_copy(columns: list[np.ndarray], device: torch.device) -> list[int | torch.Tensor]:
-    """Move columns (N,) to the device in one copy, and return them as tensors (N, 1). A column whose entries are equal
-    is returned as an int instead."""
+    """Move columns (N,) to the device in one copy, as tensors (N, 1). A column of equal entries becomes an int."""
     alike = [bool((column == column[0]).all()) for column in columns]
     varied = [column for column, same in zip(columns, alike, strict=True) if not same]
     moved = iter(_stacked(varied, device)[:, :, None] if varied else ())
@@ -135,7 +132,7 @@ def _flipped(line, flag: int | torch.Tensor, device: torch.device):
 
 
 def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
-    """Return ``length`` entries of ``line``, the pixel offsets along one axis, from position ``start`` on. The padding
+    """Return ``length`` entries from position ``start`` of ``line``, the pixel offsets along one axis. The padding
     ``mode`` determines entries outside of ``line``. ``outside`` is the offset of the fill color."""
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":
@@ -155,19 +152,19 @@ def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: in
 
 
 def _as_tensor(line, device: torch.device) -> torch.Tensor:
-    """Return offsets as a tensor, (N, length), or (1, length) if they are shared by all images."""
+    """Return offsets as a tensor (N, length), or (1, length) if all images share them."""
     return _constant(tuple(line.tolist()), device) if isinstance(line, np.ndarray) else line
 
 
 @functools.lru_cache(256)
 def _constant(numbers: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Return the numbers as a cached tensor (1, length), which must not be modified."""
+    """Return the numbers as a tensor (1, length). It is cached, so do not modify it."""
     return torch.tensor([list(numbers)], dtype=dtype, device=device)
 
 
 @functools.lru_cache(256)
 def _color(fill: tuple, device: torch.device) -> torch.Tensor:
-    """Return a fill color as a cached uint8 tensor (1, channels, 1), which must not be modified."""
+    """Return a fill color as a uint8 tensor (1, channels, 1). It is cached, so do not modify it."""
     return transform.fill_like(torch.empty(0, dtype=torch.uint8, device="cpu"), fill).view(1, -1, 1).to(device)
 
 
@@ -175,8 +172,8 @@ def _color(fill: tuple, device: torch.device) -> torch.Tensor:
 
 
 def _conversions(steps) -> tuple[int, int]:
-    """Return the range of the steps that a table can replace, as (start, end): the first to_dtype and the conversions
-    directly after it. If there are none, ``start`` equals ``end``."""
+    """Return the range (start, end) of the steps that a table can replace. These are the first to_dtype and the
+    conversions directly after it. The range may be empty."""
     last = first = next((at for at, step in enumerate(steps) if step.op == "to_dtype"), len(steps))
     while last < len(steps) and steps[last].operation.converts and not steps[last].when and steps[last].draw is None:
         last += 1
@@ -185,7 +182,7 @@ def _conversions(steps) -> tuple[int, int]:
 
 @functools.lru_cache(64)
 def table_on(steps: tuple[Step, ...], device: torch.device) -> torch.Tensor:
-    """Return conversion_table(steps) on the device. The result is cached and must not be modified."""
+    """Return conversion_table(steps) on the device. It is cached, so do not modify it."""
     return conversion_table(steps).to(device)
 
 

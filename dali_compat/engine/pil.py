@@ -1,6 +1,6 @@
 """Run all steps on one image with torchvision's functions, for files that DALI decodes differently from Pillow.
 
-All engines get the same random arguments, so the result is also the reference for the results of the other engines.
+All engines get the same random arguments, so the other engines are compared with this one.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def _transformed(image: Any, steps: tuple[Step, ...], arguments_for: ArgumentsFo
 
 
 def apply(image, step: Step, row: dict):
-    """Return the image after one step. ``row`` contains the step's arguments for this image. If its ``flag`` is 0,
-    return the image unchanged."""
+    """Return the image after one step. ``row`` has the step's arguments for this image. If its ``flag`` is 0, return
+    the image unchanged."""
     return on_image(step.op, image, row, **step.kwargs) if row.get("flag", 1) else image

@@ -29,7 +29,7 @@ def define(
 ) -> dict[str, Any]:
     """Create the nodes of a pipeline. Return its output nodes by name, as Received.from_outputs() expects them.
 
-    The last output, "numbers", contains the sample numbers. Call this in a ``with pipeline:`` block.
+    Call this in a ``with pipeline:`` block. The last output, "numbers", contains the sample numbers.
 
     Args:
         plan, form, device, load: see DecodePipeline.
@@ -66,8 +66,8 @@ def _inputs(form: Form, feed: Feed, arrays: list[np.ndarray]) -> list:
 def _pixels(
     plan: Plan, form: Form, device: torch.device, given: Any, nodes: list[dict[str, Any]], load: float
 ) -> dict[str, Any]:
-    """Return the output nodes of the images by name. ``given`` is the input node of the images, and ``nodes`` contains
-    the argument nodes of each step."""
+    """Return the output nodes of the images by name. ``given`` is the images' input node, and ``nodes`` has the
+    argument nodes of each step."""
     turned = nodes[-1] if form.turns else None
     rest = iter(nodes)
     chains = [[(step, next(rest)) for step in chain.dali] for chain in plan.chains]
@@ -95,7 +95,7 @@ def _is_window(step: Step) -> bool:
 def rotation_arrays(
     plan: Plan, form: Form, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray
 ) -> list[Arrays]:
-    """Append the arguments of graph.rotate() to ``arrays``, the arguments of a plan's steps, and return the new list.
+    """Return the arrays of a plan's steps, followed by the arguments of graph.rotate().
 
     If the decoder crops to the window of the first step, this window is converted to coordinates of the unrotated
     image.
@@ -122,9 +122,8 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return one view (one of a sample's several images) after its steps. On the CPU, graph.window() runs a leading
-    crop, because it is faster than graph.crop()."""
-    if where == "cpu" and _begins_with_a_window(steps):
+    """Return one view (one of a sample's several images) after its steps."""
+    if where == "cpu" and _begins_with_a_window(steps):  # faster than graph.crop()
         return _after(graph.window(images, **steps[0][1]), steps[1:])
     return _after(images, steps)
 

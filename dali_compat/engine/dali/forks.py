@@ -1,6 +1,6 @@
 """Leak DALI pipelines in forked children, and close them at program exit.
 
-A forked child inherits the parent's pipelines without their threads. Running or closing such a pipeline would block
+A forked child inherits the parent's pipelines without their threads. To run or close such a pipeline would block
 forever, so the child leaks it. The child cannot free the parent's GPU memory either, so gc.freeze() excludes all
 inherited objects from garbage collection. At exit, pipelines are closed before DALI's modules are torn down.
 """

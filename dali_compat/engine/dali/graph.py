@@ -1,8 +1,8 @@
-"""Define the DALI operators of each step. Each operation has a function of the same name here, which is called as
-``op(images, arrays, **args)``.
+"""Define the DALI operators of each step. A function here has the name of its operation, and is called as ``op(images,
+arrays, **args)``.
 
-``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. DALI
-1.50 and later have all of these operators, for CPU and GPU.
+``images`` is a DataNode in HWC layout, and ``arrays`` contains the nodes of the step's per-sample arguments. DALI 1.50
+and later have all of these operators, for CPU and GPU.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symm
 
 
 def supports(step: Step) -> bool:
-    """Return True if the installed DALI can run a step whose operation is defined here. Old versions lack some padding
-    modes and precise warps."""
+    """Return True if the installed DALI can run a step. Old versions lack some padding modes and precise warps."""
     if step.op == "pad":
         return step.kwargs["mode"] == "constant" or "reflect_101" in (inspect.getdoc(fn.slice) or "")
     return _FINE_WARPS or step.op != "warp_perspective" or step.kwargs["interpolation"] != "bilinear"
@@ -72,11 +71,10 @@ def part_of(encoded, start, length: int):
 
 
 def window(images, start, shape):
-    """Crop images on the CPU. They are reshaped to (height, width * channels) first, which halves the time of
-    fn.slice."""
+    """Crop images on the CPU."""
     channels = images.shape(dtype=types.INT32)[2:]
     per = fn.cat(types.Constant(np.array([1], np.int32)), channels)
-    lines = fn.reshape(images, rel_shape=[1.0, -1.0])
+    lines = fn.reshape(images, rel_shape=[1.0, -1.0])  # (height, width * channels) halves the time of fn.slice
     lines = _slice(lines, {"start": start * per, "shape": shape * per}, "constant", 0)
     return fn.reshape(lines, shape=fn.cat(shape, channels), layout="HWC")
 
@@ -147,12 +145,12 @@ def _warp(images, arrays, interp_type, **how):
 
 
 def _truncated_inside(images, warped, arrays, fill):
-    """Return warped floats truncated to uint8, with ``fill`` if the source position lies outside of ``images``, as
-    Pillow does. The outer half of a border pixel counts as inside. There, ``warped`` repeats the border."""
+    """Truncate warped floats to uint8. Set positions outside of the source image to ``fill``, as Pillow does."""
     warped = fn.cast(warped - (0.5 - 1e-4), dtype=types.UINT8)  # fn.cast rounds
     all_bits = types.Constant(255, dtype=types.UINT8)
     ones = fn.slice(images, start=[0], shape=[1], axes=[2]) | all_bits
     arrays = arrays | {"matrix": arrays.get("inside", arrays["matrix"])}
+    # the outer half of a border pixel counts as inside; there, ``warped`` repeats the border
     inside = _warp(ones, arrays, types.INTERP_NN, fill_value=[0.0])
     warped = warped & inside
     if not any(fill or ()):

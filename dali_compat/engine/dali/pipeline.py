@@ -81,13 +81,13 @@ class DecodePipeline:
         live.add(self)
 
     def submit(self, images: list | np.ndarray, arrays: list[Arrays], size_field_at: np.ndarray | None = None) -> int:
-        """Start a batch of N images and return its ticket. Images in memory must not change before the batch is
-        received, because DALI may not copy them. Raises InconsistentEngine if an earlier call was interrupted.
+        """Start a batch of N images and return its ticket. Do not change images in memory before receive() returns,
+        because DALI may not copy them. Raises InconsistentEngine if an earlier call was interrupted.
 
         Args:
             images: paths, as a list or as returned by _as_matrix(); or encoded images, uint8 arrays (length,).
-            arrays: per-sample arguments, of length N, of each step in ``plan.dali``. If the plan has views, the
-                arguments of the first view's steps come first, then those of the second view's, and so on.
+            arrays: per-sample arguments, of length N, of each step in ``plan.dali``. The steps of the first view come
+                first, then those of the second view, and so on.
             size_field_at: (N,) int32, offset in each file of the header bytes with the image size; by default 0.
         """
         return self._call(self._submit, images, arrays, size_field_at)
@@ -104,7 +104,7 @@ class DecodePipeline:
         return made
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function that uses DALI's pipeline. If another thread calls close() meanwhile, free the pipeline
+        """Call a function that uses DALI's pipeline. If another thread has called close() meanwhile, free the pipeline
         afterwards."""
         self.check_open()
         if not self.is_consistent:
@@ -162,8 +162,8 @@ class DecodePipeline:
             raise
 
     def receive(self, ticket: int) -> Received:
-        """Wait for the batch with this ticket and return it. Raises PipelineError if DALI could not produce the batch,
-        and InconsistentEngine if an earlier call was interrupted."""
+        """Wait for the batch with this ticket and return it. Raises PipelineError if DALI has failed, and
+        InconsistentEngine if an earlier call was interrupted."""
         return self._call(self._receive, ticket)
 
     @named("wait for DALI")
@@ -264,8 +264,8 @@ class DecodePipeline:
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
-    """Submit images one by one, and return the indices of images that DALI fails to decode. ``given`` is their form, as
-    in Form.input."""
+    """Submit images one by one, and return the indices of those that DALI cannot decode. ``given`` is their form, as in
+    Form.input."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []
     pipeline = DecodePipeline(plan, device, threads=1, depth=1, batch_size=1, form=Form(given))
@@ -278,7 +278,7 @@ def undecodable(images: list, device: torch.device, given: str) -> list[int]:
 
 
 def _numbers(ticket: int, count: int) -> np.ndarray:
-    """Return the sample numbers of a batch, (count,) int64, which are unique within the pipeline."""
+    """Return the sample numbers of a batch, (count,) int64. They are unique within the pipeline."""
     return (ticket << 32) + np.arange(count)
 
 

@@ -1,8 +1,8 @@
 """Input arrays of a DALI pipeline, and its outputs as torch tensors.
 
-DALI copies all inputs, except images that are already in memory. One of DALI's threads later acquires the GIL to
-release these images. In Python versions before 3.11.10, a process that is forked at that moment hangs (CPython issue
-112275), so with these versions DALI also copies the images.
+DALI copies all inputs except images that are already in memory. One of DALI's threads later acquires the GIL to release
+these images. In Python versions before 3.11.10, a process that is forked at that moment hangs (CPython issue 112275).
+With these versions, DALI copies the images, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InFlight(NamedTuple):
 
 
 class Feed:
-    """Provides submitted batches to DALI's external sources, and stores the batches in flight, oldest first."""
+    """Passes submitted batches to DALI's external sources, and stores the batches in flight, oldest first."""
 
     def __init__(self):
         self.next: InFlight | None = None
@@ -63,8 +63,8 @@ class Feed:
     def _take(self, source: int) -> list:
         """Return a source's arrays of the next batch.
 
-        The first schedule_run() calls each source ``depth`` times. The first of these calls returns the whole batch.
-        The others return only its first sample, and the pipeline's outputs for them are dropped.
+        The first schedule_run() calls each source ``depth`` times. The first call returns the whole batch. The others
+        return only its first sample, and their outputs are dropped.
         """
         _, waiting = self._waiting[source]
         if not waiting:
@@ -110,7 +110,7 @@ class Received(NamedTuple):
 
     def packed(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the bytes of all files, (bytes,) uint8, and the length of each file, without a copy. Return None if
-        the files are not adjacent in DALI's memory, or if the first file is empty."""
+        the files are not adjacent in DALI's memory, or if the first is empty."""
         assert self.encoded is not None and self.lengths is not None
         if not self.lengths[0]:
             return None
@@ -122,9 +122,9 @@ class Received(NamedTuple):
 
 
 def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
-    """Return each view's images, copied if they share memory. DALI computes identical outputs only once."""
+    """Return each view's images, copied if they share memory."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
-    known: set[int] = set()
+    known: set[int] = set()  # DALI computes identical outputs only once
     for view in images:
         first = view if isinstance(view, torch.Tensor) else view[0]
         if first.data_ptr() in known:

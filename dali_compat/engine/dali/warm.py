@@ -51,8 +51,8 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """Return the open handle, which the caller must close, or None. If the thread opens a handle after this call,
-        the thread closes it at once."""
+        """Return the open handle, or None. The caller must close the handle. The thread closes a handle that it opens
+        later."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None
@@ -65,8 +65,8 @@ _others: list[threading.Thread] = []  # started by in_background()
 
 
 def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
-    """Start a thread that opens nvJPEG on a device, unless it was started before. ``make(index)`` (by default
-    Handle(index)) opens nvJPEG. Raise RuntimeError if no thread can be started."""
+    """Start a thread that opens nvJPEG on a device, unless it was started before. ``make(index)``, by default
+    Handle(index), opens nvJPEG. Raise RuntimeError if no thread can be started."""
     with _starting:
         if index not in _starts:
             start = _Start(make or Handle, index)
@@ -75,8 +75,8 @@ def begin(index: int, make: Callable[[int], Any] | None = None) -> None:
 
 
 def jpeg_engines(index: int) -> int:
-    """Wait until nvJPEG has started on a device. Return the number of JPEG engines that nvJPEG may use; 0 if the device
-    has none, or if nvJPEG cannot be opened."""
+    """Wait until nvJPEG has started on a device, and return its number of JPEG engines. It is 0 if the device has none,
+    or if nvJPEG cannot be opened."""
     begin(index)
     _starts[index].thread.join()
     return known_jpeg_engines(index) or 0
@@ -99,8 +99,8 @@ def drop(index: int) -> None:
 
 
 def in_background(function: Callable[[], None]) -> bool:
-    """Call a function in a thread. Forks and program exit wait for the thread. Return False if the thread cannot be
-    started, for example because the program is exiting."""
+    """Call a function in a thread. Forks and program exit wait for the thread. Return False if no thread can be
+    started."""
     thread = threading.Thread(target=function, name="dali_compat nvJPEG")
     _others.append(thread)
     with suppress(RuntimeError):
@@ -110,8 +110,7 @@ def in_background(function: Callable[[], None]) -> bool:
 
 
 def finish(seconds: float | None = None) -> None:
-    """Wait until all background threads have ended. Wait for each thread at most ``seconds``, or without a limit if
-    ``seconds`` is None."""
+    """Wait until all background threads have ended, at most ``seconds`` for each. None means no limit."""
     for thread in [*(start.thread for start in list(_starts.values())), *_others]:
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
@@ -120,7 +119,7 @@ def finish(seconds: float | None = None) -> None:
 
 class Handle:
     """An open nvJPEG handle, with a state that keeps the JPEG engines open. ``engines`` is the number of JPEG engines
-    of the GPU with this ``index``. The constructor raises RuntimeError if nvJPEG is missing or cannot be opened."""
+    of the GPU ``index``. The constructor raises RuntimeError if nvJPEG is missing or cannot be opened."""
 
     def __init__(self, index: int):
         self._index, self._handle, self._state = index, ctypes.c_void_p(), ctypes.c_void_p()
@@ -139,7 +138,7 @@ class Handle:
         raise RuntimeError(f"nvJPEG could not be opened: {status}")
 
     def _count(self) -> int:
-        """Return the number of engines. An A100 has one engine of five parts, which count as five engines."""
+        """Return the number of engines. The five parts of an A100's engine count as five."""
         ask = getattr(self._library, "nvjpegGetHardwareDecoderInfo", None)  # added in nvJPEG 11.9
         engines, parts = ctypes.c_uint(), ctypes.c_uint()
         if ask is None or ask(self._handle, ctypes.byref(engines), ctypes.byref(parts)) != 0:

@@ -54,7 +54,7 @@ class Decoder:
 
 
 class Decoding:
-    """A task that decodes files to planes, and the buffer for these planes, (bytes,) uint8 on the GPU."""
+    """A task that decodes files to planes. It owns the buffer of these planes, (bytes,) uint8 on the GPU."""
 
     chosen: np.ndarray | None = None  # (M,) int64, indices of the files that passed checked(); None before
 
@@ -70,8 +70,8 @@ class Decoding:
             self._planes: torch.Tensor | None = torch.empty(self.bytes, dtype=torch.uint8, device=engine.device)
 
     def claim(self) -> bool:
-        """Claim the task for the calling thread. Return False if it was claimed before, or cancelled. Two threads may
-        try, because a thread pool may run a task even if its submit() raised an error."""
+        """Claim the task for the calling thread. Return False if it was claimed before, or cancelled."""
+        # a thread pool may run a task even if its submit() raised an error, so two threads may try
         with suppress(IndexError):
             self._not_begun.pop()
             return self.done.set_running_or_notify_cancel()
@@ -96,7 +96,7 @@ class Decoding:
         decoder.decode(files.addresses, files.lengths.astype(np.uint64), outputs, locations.sizes.max(1))
 
     def fail(self, error: BaseException) -> None:
-        """Complete ``done`` with ``error``. Release the buffers first, so that a stored traceback does not pin them."""
+        """Complete ``done`` with ``error``. Buffers are released first, because a stored traceback would keep them."""
         self._files, self._planes, self.bytes = None, None, 0
         traceback.clear_frames(error.__traceback__)
         self.done.set_exception(error)
@@ -153,7 +153,7 @@ class JpegEngine:
 
     @property
     def is_full(self) -> bool:
-        """True if the planes of all tasks take so much memory that no files should be submitted ahead."""
+        """True if the planes of all tasks take too much memory to submit more files ahead."""
         live = [reference() for reference in self._live.valuerefs()]  # a copy, since other threads add to it
         bytes_ = sum(decoding.bytes for decoding in live if decoding is not None)
         return bytes_ > min(_IN_FLIGHT, self.memory // _SHARE)
@@ -191,7 +191,7 @@ class JpegEngine:
 
     @contextmanager
     def _decoder(self) -> Iterator[Decoder]:
-        """Wait for a free decoder and yield it. The decoder is free again when the context ends."""
+        """Wait for a free decoder and yield it. The decoder is free again after the context."""
         for _ in range(_POLLS):
             with suppress(queue.Empty):
                 decoder = self._idle.get(timeout=_PATIENCE / _POLLS)
@@ -232,6 +232,6 @@ def _triton() -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, preceded by the error's type unless it is an EngineError."""
+    """Return the first line of an error's message. The error's type comes first unless it is an EngineError."""
     text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]

@@ -1,8 +1,8 @@
 """The JPEG engine of each GPU, created once per device and process.
 
 A new engine is tested with generated images. If the compiled kernels do not resize as Pillow does, the engine is not
-used at all. Otherwise, each kind of JPEG whose pixels are equal to Pillow's is enabled. Files of enabled kinds are
-then compared as they are read (verified.py).
+used at all. Otherwise, each kind of JPEG is enabled if its pixels equal Pillow's. Files of enabled kinds are then
+compared as they are read (verified.py).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _new(device: torch.device) -> VerifiedEngine | str:
 
 
 def _before_fork() -> None:
-    """Wait for the engines' threads, since a child would inherit their locks and never release them."""
+    """Wait for the engines' threads, because a child could never release their locks."""
     for thread in list(_starts.values()):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_PATIENCE)
@@ -102,7 +102,7 @@ at_fork("JPEG engines", before=_before_fork, after_in_child=_forget)
 
 
 def compared_kinds(engine: VerifiedEngine) -> Iterable[tuple[int, bool]]:
-    """Yield each kind of chroma subsampling (Header.chroma), and True if generated JPEGs of this kind decode to
+    """Yield each kind of chroma subsampling (Header.chroma), and whether generated JPEGs of this kind decode to
     Pillow's pixels."""
     for files in generated_jpegs():
         chroma = read_header(files[0]).chroma
@@ -131,8 +131,7 @@ def _equals_pillow(engine: VerifiedEngine, file: np.ndarray, chroma: int) -> boo
 
 
 def resizes_alike(device: torch.device) -> bool:
-    """Return True if the kernels shrink and enlarge gray images as ops/pixels/resample does on the CPU. A compiler
-    might reorder the computation of the weights."""
+    """Return True if the kernels shrink and enlarge gray images as ops/pixels/resample does on the CPU."""
     from . import kernels  # imports Triton
 
     rng, size, sizes = np.random.default_rng(0), (30, 41), np.array([[97, 150], [13, 17]])
@@ -149,6 +148,7 @@ def resizes_alike(device: torch.device) -> bool:
         rows, layout = rows_of(locations, windows, size, *how)
         out = torch.empty((2, 3, *size), dtype=torch.uint8, device=device)
         kernels.render(torch.from_numpy(planes).to(device), to_device(rows, device), layout, None, out)
+        # a compiler might have reordered the computation of the weights
         alike &= torch.equal(out.cpu(), torch.cat([resize(image, size, *how) for image in images]))
     return alike
 

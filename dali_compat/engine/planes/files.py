@@ -1,5 +1,8 @@
-"""Copies of encoded images for a JPEG engine. The images are copied because other programs may overwrite a mapped file.
-Batches of up to _MOST_PINNED bytes are in pinned memory, which a GPU can read directly."""
+"""Copies of encoded images for a JPEG engine.
+
+The images are copied because other programs may overwrite a mapped file. Batches of up to _MOST_PINNED bytes are in
+pinned memory, so a GPU can read them directly.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,11 @@ class Files:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray], device: torch.device) -> Files:
-        """Copy arrays of encoded bytes, (length,) uint8 each. This uses memoryviews, because NumPy would release and
-        reacquire the GIL for each array."""
+        """Copy arrays of encoded bytes, (length,) uint8 each."""
         made = cls._allocate(np.fromiter(map(len, arrays), np.int64, len(arrays)), device)
         memory, ends = made.memory.data, made.begins + made.lengths
         for array, begin, end in zip(arrays, made.begins.tolist(), ends.tolist(), strict=True):
-            memory[begin:end] = array.data
+            memory[begin:end] = array.data  # NumPy would release and reacquire the GIL for each array
         return made
 
     @classmethod
@@ -56,7 +58,7 @@ class Files:
         return cls(np.empty(size, np.uint8) if memory is None else memory, ends - lengths, lengths)
 
     def checked(self) -> tuple[Files, np.ndarray]:
-        """Return this object and the indices of all its files, which need no further check."""
+        """Return this object and the indices of all its files, because they need no further check."""
         return self, np.arange(len(self))
 
     @property
@@ -78,8 +80,8 @@ class Files:
         return np.where(inside, self.memory[np.where(inside, self.begins[:, None] + positions, 0)], 0).astype(np.uint8)
 
     def match(self, facts: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, whether each file has the length and header hash in its FACTS. The planes of any other file
-        may exceed the buffers, which are allocated for the image size in FACTS."""
+        """Return (N,) bool, whether each file has the length and header hash in its FACTS. The planes of other files
+        may exceed the buffers."""
         hashes = header_hashes(self.size_field(facts["size_field_at"]))
         return (self.lengths == facts["lengths"]) & (hashes == facts["header_hashes"])
 
@@ -108,8 +110,7 @@ class UncheckedFiles:
     def checked(self) -> tuple[Files, np.ndarray]:
         """Copy the files. Return the files that pass the check, and their indices, (M,) int64.
 
-        A file with a verdict must have the checksum in its verdict. A file without one must match its FACTS and be
-        intact.
+        A file with a verdict must have the verdict's checksum. Any other file must match its FACTS and be intact.
         """
         files = self._copy()
         self.checksums = files.checksums(self._facts["header_hashes"])

@@ -89,8 +89,8 @@ def _rounded_up(sizes: np.ndarray) -> np.ndarray:
 
 
 def whole_rows_of(locations: PlaneLocations) -> tuple[np.ndarray, Layout]:
-    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and the Layout, for whole images that
-    are not resized."""
+    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and the Layout, for whole images without a
+    resize."""
     sizes, nothing = locations.sizes, np.zeros_like(locations.sizes)
     return rows_of(locations, Windows(nothing, sizes, sizes, nothing, nothing), sizes.max(0).tolist())
 
@@ -104,7 +104,7 @@ def picked_rows_of(locations: PlaneLocations, sizes: np.ndarray) -> np.ndarray:
 
 
 def _rows(locations: PlaneLocations) -> np.ndarray:
-    """Return parameters (N, len(COLUMNS)) int64 with only the locations of the planes set."""
+    """Return parameters (N, len(COLUMNS)) int64, but set only the locations of the planes."""
     rows = np.zeros((len(locations.bytes), len(COLUMNS)), np.int64)
     rows[:, _AT["luma"] : _AT["cr"] + 1] = locations.offsets
     rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = locations.pitches[:, :2]
@@ -115,8 +115,8 @@ def _rows(locations: PlaneLocations) -> np.ndarray:
 def rows_of(
     locations: PlaneLocations, windows: Windows, size: Sequence[int], interpolation: str = "bilinear", like: str = "pil"
 ) -> tuple[np.ndarray, Layout]:
-    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and the Layout. All results have the same
-    ``size`` (height, width)."""
+    """Return the parameters of kernels.render(), (N, len(COLUMNS)) int64, and the Layout. ``size`` is the (height,
+    width) of all results."""
     out, count = np.array(size), len(windows.start)
     scale = windows.size / windows.full
     support = _SUPPORT[interpolation] * np.maximum(scale, 1.0)

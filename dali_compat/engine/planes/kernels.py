@@ -54,8 +54,10 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
-    """Return (N,) int32, 1 for images whose region (given in ``rows``) differs from ``pixels``, otherwise 0. ``pixels``
-    is (bytes,) uint8, the (height, width, 3) regions of all images. Does not synchronize."""
+    """Return (N,) int32, 1 for images whose region in ``rows`` differs from ``pixels``, otherwise 0.
+
+    ``pixels`` is (bytes,) uint8, the (height, width, 3) regions of all images. Does not synchronize.
+    """
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made
@@ -105,7 +107,7 @@ def _filter(x, bicubic: tl.constexpr):
 def _weigh(
     rows, weights, first, height, width, taps, longest, bicubic: tl.constexpr, v2: tl.constexpr, block: tl.constexpr
 ):
-    """Compute ``weights`` and ``first`` as precompute_coeffs and normalize_coeffs_8bpc of Resample.c do. Each program
+    """Compute ``weights`` and ``first`` as Resample.c does (precompute_coeffs, normalize_coeffs_8bpc). Each program
     handles one axis (0: x) of one image."""
     image, axis = tl.program_id(0).to(tl.int64), tl.program_id(1)
     numbers = rows + image * _ROW + tl.where(axis == 0, _X, _Y)
@@ -165,8 +167,8 @@ def _weigh(
 
 @triton.jit
 def _chroma(plane, pitch, high, wide, y, x, right, down, there):
-    """Return the chroma of pixel (y, x), interpolated as in h2v2, h2v1 and h1v2_fancy_upsample. Horizontally
-    subsampled planes of 1 or 2 columns are not interpolated."""
+    """Return the chroma of pixel (y, x), interpolated as in h2v2, h2v1 and h1v2_fancy_upsample. Planes of 1 or 2
+    columns are not interpolated horizontally."""
     row, column = y // down, x // right
     middle = tl.load(plane + row * pitch + column, mask=there, other=0).to(tl.int32)
     odd_x, odd_y = (x % 2).to(tl.int32), (y % 2).to(tl.int32)
@@ -207,7 +209,7 @@ def _store(to, step, red, green, blue, table, converts: tl.constexpr, there):
 
 @triton.jit
 def _rgb(planes, row, at, there):
-    """Return the RGB of the pixels with indices ``at`` in the part of the image that the result depends on."""
+    """Return the RGB of the pixels with indices ``at`` in the image's region."""
     width = _number(row + _WIDTH)
     return _rgb_at(planes, row, at // width + _number(row + _TOP), at % width + _number(row + _LEFT), there)
 
@@ -243,7 +245,7 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` for each image whose region (see ``rows``) differs from ``wanted``, (height, width, 3)."""
+    """Store 1 in ``made`` for each image whose region differs from ``wanted``, (height, width, 3)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
@@ -286,8 +288,8 @@ def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first
 
 @triton.jit
 def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
-    """Filter the region of each image along the axis that comes first. Store the result in ``made``, (3, region height,
-    W) or (3, H, region width)."""
+    """Filter each image's region along the axis that comes first. Store the result in ``made``, (3, region height, W)
+    or (3, H, region width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)
@@ -309,7 +311,7 @@ def _rest(
     made, out, table, rows, weights, first, height, width, taps, longest, stride, stride_c, stride_h, stride_w,
     converts: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Filter the result of _half() along the second axis, flip and convert it, and store it in ``out``."""
+    """Filter the result of _half() along the second axis. Flip and convert it, and store it in ``out``."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     at = tl.program_id(0) * block + tl.arange(0, block)

@@ -1,6 +1,7 @@
-"""ctypes bindings of nvJPEG's batched decoder, which decodes many JPEGs to planes in one call on a GPU's JPEG engine.
+"""ctypes bindings of nvJPEG's batched decoder for a GPU's JPEG engine.
 
-See https://docs.nvidia.com/cuda/nvjpeg. A call releases the GIL, and returns when its planes are ready.
+One call decodes many JPEGs to planes. It releases the GIL, and returns when its planes are ready. See
+https://docs.nvidia.com/cuda/nvjpeg.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class EngineError(RuntimeError):
 
 
 class EngineMemoryError(MemoryError):
-    """Raised if nvJPEG is out of memory. The file is not at fault."""
+    """Raised if nvJPEG is out of memory. No file is at fault."""
 
 
 class Nvjpeg:
@@ -100,8 +101,8 @@ class Nvjpeg:
 def calls_of(sides: np.ndarray) -> list[np.ndarray]:
     """Split N files into calls of decode(). Return the indices of the files of each call.
 
-    ``sides`` (N,) is the longest side of each image. nvJPEG keeps memory for each position in a call, enough for
-    the largest file so far at that position. To limit this memory, large files are decoded first, in small calls.
+    ``sides`` (N,) is the longest side of each image. For each position in a call, nvJPEG keeps enough memory for the
+    largest file so far. To limit this memory, large files are decoded first, in small calls.
     """
     order: np.ndarray = np.arange(len(sides))
     calls = []

@@ -16,7 +16,7 @@ from .geometry import PlaneLocations, Windows, picked_rows_of, rows_of
 
 
 class PlanesProgram:
-    """Runs the steps ``plan.planes`` on the planes of N images of ``sizes`` (N, 2). ``arrays`` contains the steps'
+    """Runs the steps ``plan.planes`` on the planes of N images of ``sizes`` (N, 2). ``arrays`` has the steps'
     arguments."""
 
     def __init__(self, plan: Plan, arrays: list[Arrays], sizes: np.ndarray):
@@ -56,7 +56,7 @@ class PlanesProgram:
 
     def _picked(self, planes: torch.Tensor, locations: PlaneLocations, table: torch.Tensor | None):
         """Return the images selected by kernels.pick(). uint8 images of different sizes have interleaved channels, as
-        DALI's do."""
+        from DALI."""
         from . import kernels  # imports Triton
 
         device, sizes, pixels = planes.device, self._sizes.tolist(), self._sizes.prod(1)
@@ -109,8 +109,8 @@ def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> 
 
 
 def _along(axis: int, steps: tuple[Step, ...], arrays: list[Arrays], length: np.ndarray):
-    """Return the sizes (N,) and indices (N, longest) of picked() for one axis (0: y, 1: x). If a result is shorter than
-    ``longest``, its last indices are undefined."""
+    """Return the sizes (N,) and indices (N, longest) of picked() for one axis (0: y, 1: x). Indices after the end of a
+    shorter result are undefined."""
     lines = np.broadcast_to(np.arange(length.max()), (len(length), length.max()))
     for step, values in zip(steps, arrays, strict=True):
         if step.op in ("crop", "pad"):

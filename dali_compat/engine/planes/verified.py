@@ -1,17 +1,16 @@
 """A JPEG engine whose pixels are compared with Pillow's for each file.
 
-The header does not show whether the pixels are equal, because Pillow also accepts damaged data, from which each decoder
-produces different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, equal to Pillow's.
-In a background thread the engine decodes the same bytes, and a kernel compares all pixels of the image, even if the
-batch needs only a window. data/verdicts.py stores the result.
+The header does not show whether the pixels are equal. Pillow also accepts damaged data, and each decoder turns it into
+different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, equal to Pillow's. In a
+background thread, the engine decodes the same bytes, and a kernel compares the whole images. data/verdicts.py stores
+the result.
 
 The engine decodes the files twice, in two orders, because its result for damaged data might depend on the previous
 content of its memory.
 
-For undamaged files, the result depends only on the kind of chroma. Once _ENOUGH files of a kind have been equal without
-exception, the engine also decodes intact files of that kind that were never compared. A random sample of these, one
-file in _EVERY ** 2, is still compared. If the pixels of one file differ, every file of its kind that was never compared
-is compared when it is read next.
+For undamaged files, the result depends only on the kind of chroma. If _ENOUGH files of a kind were all equal, the
+engine also decodes intact files of that kind that were never compared. A random sample of these, one file in _EVERY **
+2, is still compared. If one file differs, files of its kind are compared again as they are read.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ class VerifiedEngine(JpegEngine):
         return ", ".join(name for chroma, name in _KINDS.items() if self.exact[chroma])
 
     def takes(self, chroma: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return (N,) bool, whether the engine may decode each file, judging by its chroma and size."""
+        """Return (N,) bool, whether the chroma and size of each file allow the engine to decode it."""
         return self.exact[chroma] & (sizes.prod(1) <= MOST_PIXELS)
 
     def assigned(self, rows: np.ndarray, chroma: np.ndarray, verdicts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Divide ``rows`` among the decoders. Return the rows that only the engine decodes, and the rows that both the
-        engine and DALI decode, so that their pixels can be compared. Only DALI decodes the other rows."""
+        """Divide ``rows`` among the decoders. Return the rows for only the engine, and those for both the engine and
+        DALI. Only DALI decodes the other rows."""
         decided, likely = decoders(verdicts), self._equal_counts[chroma] >= _ENOUGH
         compared = ~likely & ((decided == 0) | (decided == LIKELY))
         if self._chance() < 1 / _EVERY:  # comparing few takes nearly as long as comparing many
@@ -82,7 +81,7 @@ class VerifiedEngine(JpegEngine):
     def compare_again(self, chroma: np.ndarray) -> None:
         """Reset the count of equal files for each kind in ``chroma``.
 
-        Until the count is _ENOUGH again, each file of that kind is compared when it is read, unless it was compared
+        Until the count is _ENOUGH again, files of that kind are compared as they are read, unless they were compared
         before.
         """
         self._equal_counts[chroma] = 0
@@ -90,7 +89,7 @@ class VerifiedEngine(JpegEngine):
     def describe_counts(self, known: Iterable[tuple[Headers, int]]) -> str:
         """Describe how many files the engine decodes, and why it does not decode the others.
 
-        ``known`` contains the headers and the number of samples of each data set.
+        ``known`` has the headers and the number of samples of each data set.
         """
         counts = JpegCounts(0, 0, 0, 0, 0, 0)
         for headers, count in known:
@@ -176,8 +175,8 @@ class VerifiedEngine(JpegEngine):
         self.disable(f"comparing its pixels failed ({first_line(error)})")
 
     def _alike(self, files: Files, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
-        """Return (N,) bool, whether the engine's pixels are equal to ``wanted``. If the engine rejects the files,
-        compare each half separately, down to single files. A single file that it rejects counts as different."""
+        """Return (N,) bool, whether the engine's pixels are equal to ``wanted``. A file that the engine rejects counts
+        as different."""
         count = len(files)
         back, images = np.arange(count)[::-1], wanted.split((3 * locations.sizes.prod(1)).tolist())
         try:
