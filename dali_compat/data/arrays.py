@@ -106,8 +106,8 @@ def holds_arrays(dataset: data.Dataset[Any]) -> bool:
 def images_of(dataset: Any) -> torch.Tensor:
     """Return all images as a uint8 tensor of shape (N, C, H, W), without a copy if possible.
 
-    Raise Unsupported if the class overrides ``__getitem__``, if its images are unsupported, or if the numbers of images
-    and targets differ.
+    Raise Unsupported if the class overrides ``__getitem__``, if its images are unsupported, or if there are more or
+    fewer targets than images.
     """
     name = type(dataset).__name__
     if not holds_arrays(dataset):
@@ -143,7 +143,7 @@ def _as_nchw(images: torch.Tensor, shapes: tuple[str, ...]) -> torch.Tensor | No
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Return a tensor that shares the array's memory, or a copy if there are negative strides."""
+    """Return a tensor that shares the array's memory. Negative strides require a copy."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()  # np.ascontiguousarray does not copy an array of a single row
     with warnings.catch_warnings():
@@ -152,8 +152,7 @@ def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
-    """Return the ImageSpec (size and channels) of the PIL images that the transform receives. ``images`` is (N, C, H,
-    W)."""
+    """Return the ImageSpec (size and channels) of the PIL images for the transform. ``images`` is (N, C, H, W)."""
     return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 
@@ -175,8 +174,8 @@ def target(dataset: Any, index: Any) -> Any:
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
-    """Return a tensor with one row per target, or None if the rows may differ from what default_collate returns for
-    these targets, in value or dtype."""
+    """Return the targets as a tensor with one row per target. Return None if default_collate might return other values
+    or another dtype."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))

@@ -66,8 +66,7 @@ def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
 
 
 def objects_of(dataset: Any) -> Objects | None:
-    """Return the Objects instance that reads a data set's images from object storage, or None if they are stored
-    elsewhere."""
+    """Return the Objects instance that reads a data set's images from object storage, or None for other data sets."""
     return getattr(dataset, "_objects", None)
 
 
@@ -114,7 +113,7 @@ def sample(dataset: Images, index: int, upright: bool = False) -> tuple[Source, 
 
 
 def _position(index: Any) -> Any:
-    """Convert a sampler's index to an int, because the sampler may later change an index that is a tensor."""
+    # a copy, because the sampler may later change an index that is a tensor
     return index.__index__() if hasattr(index, "__index__") else index
 
 
@@ -141,7 +140,6 @@ def locate_all(
 
 
 def _select(indices, index: np.ndarray) -> np.ndarray:
-    """Return ``indices[i]`` for each i in ``index``, as int64. ``indices`` is any sequence, from a Subset."""
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         selected = np.asarray(indices)[index]
         if selected.dtype.kind not in "iu":
@@ -166,14 +164,12 @@ def has_images(dataset: Any) -> bool:
 
 
 def survey(leaves: list[Images]) -> tuple[bool, float]:
-    """Return (whether most images are JPEGs, typical size of an encoded image in bytes).
-
-    The size is the median of the leaves' medians, each weighted by the leaf's number of images.
-    """
+    """Return (whether most images are JPEGs, typical size of an encoded image in bytes)."""
     found = sorted((*_survey(leaf), len(leaf)) for leaf in leaves if len(leaf))
     if not found:
         return False, 0
     twice = 2 * np.cumsum([count for *_, count in found])
+    # median of the medians, weighted by the number of images
     typical = found[int(np.searchsorted(twice, twice[-1] // 2, side="right"))][0]
     return bool(4 * sum(count for _, is_jpeg, count in found if is_jpeg) > twice[-1]), typical
 
@@ -194,8 +190,8 @@ def _survey(leaf: Images) -> tuple[float, bool]:
 
 
 def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
-    """Return the sizes in bytes of the objects that were listed or read before. If there are none, read the first
-    object and return its size, or 0 if that fails."""
+    """Return the known sizes in bytes of objects. If none is known, read the first object for its size, 0 after a
+    failure."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:
         return known or [len(some[0].bytes())]

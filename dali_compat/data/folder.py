@@ -105,7 +105,7 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         allow_empty: bool,
         index_cache: bool | str | Path,
     ) -> None:
-        """List the folder or load the cached list, and set the same attributes as ImageFolder's constructor."""
+        """List the folder or load the cached list. Set the attributes that ImageFolder's constructor sets."""
         lists = type(self).find_classes, type(self).make_dataset
         is_own = lists != (ImageFolder.find_classes, ImageFolder.make_dataset)
         if is_own and self._objects is not None:

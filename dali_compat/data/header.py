@@ -1,4 +1,7 @@
-"""Read image headers: the size of an image, and whether DALI decodes it to the same pixels as PIL."""
+"""Read image headers.
+
+A header contains the size of an image, and whether DALI decodes it to the same pixels as PIL.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def read_header(source: Source | np.ndarray) -> Header:
 
 
 class _Buffer(threading.local):
-    """Reusable memory for reading files. Allocating an array per file would take twice as long as reading the file."""
+    """Reusable memory for reading files. Allocating an array per file would take twice as long as the reading."""
 
     memory = np.empty(0, np.uint8)
 
@@ -79,8 +82,7 @@ _BUFFER = _Buffer()
 
 
 def checked_header(source: str | np.ndarray) -> Header:
-    """Return the header of an image after checking all its bytes with is_intact(). If the check fails, ``kind`` is
-    PIL."""
+    """Return the header of an image after is_intact() has checked its bytes. If the check fails, ``kind`` is PIL."""
     ctime, data = 0, source
     try:
         if isinstance(source, str):  # read before the bytes, so that a change in between is detected
@@ -95,7 +97,7 @@ def checked_header(source: str | np.ndarray) -> Header:
 
 
 class _Frame(NamedTuple):
-    """Frame header of a JPEG, which contains the size."""
+    """Frame header of a JPEG. It contains the size."""
 
     data: bytes  # the part of the file that contains the frame header
     base: int  # position of ``data`` in the file
@@ -217,11 +219,8 @@ def _read_by_pil(source: Source | np.ndarray) -> Header:
 
 
 def _same_in_dali(image: Any) -> bool:
-    """Return True if DALI decodes an image to exactly PIL's pixels. The image must not be a JPEG.
-
-    The rules come from measurements with tests/faults/originals.py. intact.py checks the bytes separately.
-    """
-    modes = _SAME_IN_DALI.get(image.format, ())
+    """Return True if DALI decodes an image to exactly PIL's pixels. The image must not be a JPEG."""
+    modes = _SAME_IN_DALI.get(image.format, ())  # measured with tests/faults/originals.py
     if image.mode not in modes or ("exif" in image.info and image.format == "WEBP"):
         return False
     try:

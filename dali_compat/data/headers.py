@@ -1,4 +1,4 @@
-"""Cache of the headers of a data set's images. ops/ computes crops and sizes on the host from them.
+"""Cache of the headers of a data set's images.
 
 The cache lives as long as the data set. The processes of prefetch.py import this module, so it does not import torch.
 """
@@ -91,8 +91,8 @@ class Headers:
     ) -> np.ndarray:
         """Return the headers of N images, as an array (N,) of dtype FACTS.
 
-        Headers that are not cached, or are cached as UNREADABLE, are read. If a file's ctime has changed, its header is
-        read again and all its bytes are checked, because DALI would print errors of a damaged file to stderr.
+        Headers that are not cached, or are cached as UNREADABLE, are read. If a file's ctime has changed, all its bytes
+        are read and checked again, because DALI would print errors of a damaged file to stderr.
 
         Args:
             index: (N,), nonnegative.
@@ -115,7 +115,7 @@ class Headers:
             return _allowed(self._facts[index])
 
     def unknown(self, index: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return a bool array of shape (N,), True for images whose header has to be read."""
+        """Return a bool array (N,), True for images whose header has to be read."""
         with self._lock:
             top = int(index.max(initial=-1)) + 1
             if top > len(self._facts):
@@ -149,7 +149,7 @@ class Headers:
             self._facts["intact"][index] = True
 
     def use_pil(self, index: int | np.ndarray) -> None:
-        """Record that PIL must decode the files at ``index``, because DALI failed or may decode them differently."""
+        """Record that PIL must decode the files at ``index``."""
         with self._lock:
             self._facts["kinds"][index] = PIL
 
@@ -167,8 +167,8 @@ class Headers:
     def jpegs(self, engine: str, chroma: np.ndarray, most: int, count: int) -> JpegCounts:
         """Count the JPEGs among the first ``count`` files, by decoder.
 
-        ``chroma`` is a bool array of shape (256,), True for each Header.chroma that the engine supports. JPEGs of more
-        than ``most`` pixels are counted as ``large``.
+        ``chroma`` is (256,) bool, True for each Header.chroma that the engine supports. JPEGs of more than ``most``
+        pixels are counted as ``large``.
         """
         with self._lock:
             if count > len(self._facts):
@@ -195,7 +195,7 @@ def headers_of(dataset) -> Headers:
 
 
 def header_hashes(size_field: np.ndarray) -> np.ndarray:
-    """Return a checksum of each row of ``size_field``, (N, SIZE_FIELD) uint8, as uint64 of shape (N,).
+    """Return a checksum (N,) uint64 of each row of ``size_field``, (N, SIZE_FIELD) uint8.
 
     Two checksums differ if exactly one 8-byte word differs, and almost always if more words differ.
     """
@@ -212,7 +212,7 @@ def facts_of(headers: list[Header]) -> np.ndarray:
 
 
 def _allowed(facts: np.ndarray) -> np.ndarray:
-    """Set the decoder to PIL for images of more than Image.MAX_IMAGE_PIXELS, so that PIL warns or raises an error."""
+    """Set the decoder to PIL for images of more than Image.MAX_IMAGE_PIXELS. PIL then warns or raises an error."""
     if Image.MAX_IMAGE_PIXELS:
         kinds = facts["kinds"]
         kinds[(kinds == DALI) & (facts["sizes"].prod(1) > Image.MAX_IMAGE_PIXELS)] = PIL
@@ -220,12 +220,10 @@ def _allowed(facts: np.ndarray) -> np.ndarray:
 
 
 def _read_many(reads: list[partial[Header]]) -> list[Header]:
-    """Call ``reads``, in threads if the disk is slow, and return their headers. On a fast disk, threads would only wait
-    for the interpreter's lock."""
     begin = time.perf_counter()
     found = [read() for read in reads[:_SAMPLE]]
     rest = reads[_SAMPLE:]
     if time.perf_counter() - begin < _SAMPLE * _SLOW:
         return found + [read() for read in rest]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:  # on a fast disk, threads would only wait for the GIL
         return found + list(pool.map(partial.__call__, rest))

@@ -25,7 +25,7 @@ def is_from_hugging_face(one: Any) -> bool:
 
 
 def remedy_for(dataset: Any) -> str:
-    """Return advice for a Hugging Face Dataset of images, to append to a message, or "" for other data sets."""
+    """Return advice on transforms if the data set is a Hugging Face Dataset of images, otherwise ""."""
     if not is_from_hugging_face(type(dataset)) or type(dataset).__name__ != "Dataset":
         return ""
     images = any(type(feature).__name__ == "Image" for feature in dataset.features.values())
@@ -123,7 +123,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return [self._read(self._row(index)) for index in indices]
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return False for each of the N ``indices``, as a bool array (N,), because Arrow files never change."""
+        """Return a bool array (N,) of False for the N ``indices``, because Arrow files never change."""
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:
@@ -139,12 +139,12 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return image
 
     def place(self, index: int) -> str:
-        """Return the row of the image at ``index``, and the path of its file if known, for messages."""
+        """Return the row of the image at ``index``, and its file's path if known, for messages."""
         name = self._column.path(self._row(index))
         return f"row {self._row(index)} of {self.image!r}" + (f" ({name})" if name else "")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the views of Arrow's memory, which a copy creates again."""
+        """Return the state without the views of Arrow's memory. A copy creates them again."""
         return {name: value for name, value in vars(self).items() if name != "_column"}
 
 
@@ -162,7 +162,7 @@ class _Images:
         self._rows = None if indices is None else indices.column(0).to_numpy()
 
     def given(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return two bool arrays of shape (N,): whether each row has bytes, and whether it has a path."""
+        """Return two bool arrays (N,): whether each row has bytes, and whether it has a path."""
         has_bytes, has_path = (field.is_valid().to_numpy() for field in (self._bytes, self._paths))
         return (has_bytes, has_path) if self._rows is None else (has_bytes[self._rows], has_path[self._rows])
 
@@ -191,7 +191,7 @@ def _values(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _check(dataset: Any) -> None:
-    """Raise TypeError if the data set is not a datasets.Dataset, and ValueError if it has its own transform."""
+    """Raise TypeError if this is not a datasets.Dataset, and ValueError if it has its own transform."""
     kinds = {kind.__name__ for kind in type(dataset).__mro__ if is_from_hugging_face(kind)}
     if kinds & {"IterableDataset", "IterableDatasetDict"}:
         raise TypeError("a streamed data set has no random access; load it without streaming=True")

@@ -101,7 +101,7 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
 
 
 def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> list[str]:
-    """Convert paths to str, and join relative paths to ``root``. Raise TypeError if one of them is not a path."""
+    """Convert paths to str, and join relative paths to ``root``. Raise TypeError if one is not a path."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"paths must be a sequence of paths, got a single path {paths!r}")
     try:
@@ -290,8 +290,8 @@ def _refuse_missing(
 def _hint(names: list[str], near: str, given: str) -> str:
     """Return a hint on where the files ``names`` are, or "" if no folder contains all of them.
 
-    Search ``near`` and its subfolders for the names, also with an image extension appended. ``given`` is the folder in
-    which the names were not found.
+    Search ``near`` and its subfolders, also with an image extension appended to each name. ``given`` is the folder
+    where the names are missing.
     """
     with suppress(OSError), os.scandir(near) as entries:
         folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]
@@ -303,7 +303,7 @@ def _hint(names: list[str], near: str, given: str) -> str:
 
 
 def _listed(folder: str) -> set[str] | None:
-    """Return the set of names in a folder, empty if it is missing. Return None if the user may not list the folder."""
+    """Return the set of names in a folder, empty if it is missing. Return None if the folder cannot be listed."""
     try:
         return set(os.listdir(folder or "."))
     except (FileNotFoundError, NotADirectoryError):

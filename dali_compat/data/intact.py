@@ -1,10 +1,10 @@
 """Check that an encoded image is complete and has a structure that all decoders read in the same way.
 
-Decoders tolerate different kinds of damage, so this module does not search for damage. It accepts only structures for
-which DALI was measured to return exactly Pillow's pixels (tests/faults). Pillow decodes all other files.
+Decoders tolerate different kinds of damage, so this module does not search for damage. It accepts only structures that
+DALI was measured to decode exactly as Pillow (tests/faults). Pillow decodes all other files.
 
-Compressed data is not decoded. Flipped bits in it are detected only in PNG, which has checksums. Pillow does not detect
-them in other formats, either.
+Compressed data is not decoded. Flipped bits in it are detected only in PNG, because PNG has checksums. Pillow does not
+detect them in other formats, either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .intact_jpeg import Jpeg, UnknownStructure, require
 
 
 def intact(data: np.ndarray) -> bool:
-    """Return True if an image has a structure that DALI decodes as Pillow does. ``data`` has its bytes as uint8."""
+    """Return True if DALI decodes images of this structure as Pillow does. ``data`` is the image's bytes as uint8."""
     view = data.data
     head = bytes(view[:64])
     try:
@@ -72,7 +72,7 @@ def _is_whole_png(view: memoryview) -> bool:
 def _is_known_png(header: memoryview, lengths: dict[bytes, int], kinds: list[bytes]) -> bool:
     """Return True if DALI supports a PNG's color type, palette and transparency.
 
-    ``lengths`` has the lengths of the chunks before the pixels, and ``kinds`` the types of all chunks.
+    ``lengths`` has the lengths of the chunks before the pixels. ``kinds`` has the types of all chunks.
     """
     _, _, depth, colour, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
     require(depth == 8 and colour in _COLOURS and compression == filtering == 0 and interlaced in (0, 1))

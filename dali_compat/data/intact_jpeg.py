@@ -24,7 +24,7 @@ _AC_SYMBOLS = bytes(16 * run + size for run in range(16) for size in range(11))
 
 
 class UnknownStructure(Exception):
-    """Raised for a file with a structure that decoders may read in different ways."""
+    """Raised for a file that decoders may read in different ways."""
 
 
 def require(known) -> None:
@@ -51,8 +51,8 @@ class Jpeg:
     def is_whole(self) -> bool:
         """Return True if the JPEG is complete, and all decoders read it in the same way.
 
-        Otherwise return False or raise an error: UnknownStructure for a structure that decoders may read differently,
-        IndexError or struct.error for a file that ends early.
+        Otherwise return False or raise an error. UnknownStructure means that decoders may read it differently.
+        IndexError or struct.error mean that the file ends early.
         """
         at = 2
         while True:
@@ -93,8 +93,8 @@ class Jpeg:
         self._seen.add(what)
 
     def _application(self, marker: int, content: bytes) -> None:
-        """Check an application segment. JFIF and Adobe segments, which determine the color space, must precede the
-        frame header, because header.py does not read the segments after it."""
+        """Check an application segment. JFIF and Adobe segments must precede the frame header."""
+        # JFIF and Adobe segments determine the color space; header.py reads only those before the frame header
         if marker == _APP0 and content.startswith(b"JFIF"):
             require(content.startswith(b"JFIF\0") and len(content) >= 14 and not self._frame)
             self._once(_APP0)
@@ -215,8 +215,8 @@ def _is_whole_photoshop(content: bytes) -> bool:
 
 @lru_cache(maxsize=64)  # most files use the standard's tables
 def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
-    """Return the identifiers (class and destination, one byte each) of the Huffman tables in a segment (B.2.4.2), or
-    None if a table is invalid. Identifiers of AC tables are 16 or more."""
+    """Return the identifiers of the Huffman tables in a segment (B.2.4.2), or None if a table is invalid. An identifier
+    is one byte with class and destination, 16 or more for AC tables."""
     found, at = [], 0
     while at < len(content):
         table, lengths = content[at], content[at + 1 : at + 17]

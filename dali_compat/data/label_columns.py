@@ -163,14 +163,12 @@ def several_labels(
 
 
 def separator_in(names: Sequence[str]) -> str | None:
-    """Return the likely separator between labels in the distinct cells of a column, or None.
-
-    Splitting must reduce the number of distinct texts, and a label of a split cell must also occur as a whole cell.
-    """
+    """Return the likely separator between labels in the distinct cells of a column, or None."""
     for separator in " ,;|":
         cells = [_parts(name, separator) for name in names]
         labels = {label for cell in cells for label in cell}
         alone = {cell[0] for cell in cells if len(cell) == 1}
+        # fewer distinct texts after splitting, and a label of a split cell that is also a whole cell
         if len(labels) < len(names) and any(len(cell) > 1 and alone.intersection(cell) for cell in cells):
             return separator
     return None

@@ -41,7 +41,7 @@ class LeafRows:
 
     @property
     def input(self) -> str:
-        """PATHS if DALI reads the files, or BYTES if the encoded images are passed to DALI."""
+        """PATHS if DALI reads the files, or BYTES if DALI gets the encoded images."""
         return BYTES if is_store(self.leaf) or objects_of(self.leaf) is not None else PATHS
 
     def but(self, left_out: Any) -> LeafRows:
@@ -82,8 +82,8 @@ def look_up(
 ) -> tuple[Samples, list[LeafRows]]:
     """Return the samples of a batch, and their rows in each innermost data set.
 
-    Relative paths are joined to ``folder``. ``is_upright`` returns whether decoding rotates the images of an innermost
-    data set by their EXIF orientation. An invalid index raises the same error as ``dataset[index]``.
+    Relative paths are joined to ``folder``. ``is_upright`` takes an innermost data set, and returns whether decoding
+    rotates its images by their EXIF orientation. An invalid index raises the same error as ``dataset[index]``.
     """
     try:
         return _look_up_in_lists(dataset, indices, folder, is_upright)
@@ -140,15 +140,15 @@ def _look_up_one_by_one(
 
 
 def paths_digest(leaf: Any, folder: str) -> str:
-    """Return a SHA-256 digest of the paths of all ``samples``, in order. Raise TypeError or ValueError as _files_at()
-    does."""
+    """Return a SHA-256 digest of the paths of all samples, in order. Raise TypeError or ValueError if they are not
+    files in a list."""
     paths, _ = _files_at(leaf, range(len(leaf.samples)), folder)
     return hashlib.sha256(os.fsencode("\0".join(paths))).hexdigest()
 
 
 def _files_at(leaf: Images, indices: Iterable[int], folder: str) -> tuple[list[str], Any]:
-    """Return (paths, targets) of samples of an innermost data set. Relative paths are joined to ``folder``. The targets
-    may be a tensor. Raise TypeError if the samples are not files with paths in a list."""
+    """Return (paths, targets) of samples of an innermost data set. The targets may be a tensor. Raise TypeError if the
+    samples are not files with paths in a list."""
     reader = reader_of(leaf)
     if reader is None or objects_of(leaf) is not None:
         raise TypeError("the data set has no local files")
@@ -174,9 +174,9 @@ def _has_bools(indices: Sequence[Any]) -> bool:
 
 
 def objects_at(dataset: data.Dataset, indices: Sequence[Any], plain: Collection[int]) -> list[Record]:
-    """Return the Records of the samples in object storage, so that the caller can request them ahead of the batch.
+    """Return the Records of the samples in object storage, to request them ahead of the batch.
 
-    Return [] if looking up the samples would run user code, or raises an error. ``plain`` is as in is_plain().
+    Return [] if the look-up would run user code, or fails. ``plain`` is as in is_plain().
     """
     try:
         if not is_plain(dataset, plain, targets=False):
@@ -190,8 +190,8 @@ def objects_at(dataset: data.Dataset, indices: Sequence[Any], plain: Collection[
 def is_plain(dataset: data.Dataset, plain: Collection[int], targets: bool = True) -> bool:
     """Return True if looking up samples runs no user code, such as methods of a custom sequence.
 
-    ``plain`` contains the id() of each innermost data set for which has_plain_samples() has returned True. A
-    target_transform counts as user code, unless ``targets`` is False.
+    ``plain`` contains the id() of each innermost data set for which has_plain_samples() is True. A target_transform
+    counts as user code unless ``targets`` is False.
     """
     if type(dataset) is data.Subset:
         return type(dataset.indices) in PLAIN and is_plain(dataset.dataset, plain, targets)
@@ -204,8 +204,8 @@ def is_plain(dataset: data.Dataset, plain: Collection[int], targets: bool = True
 
 
 def has_plain_samples(leaf: Any) -> bool:
-    """Return True if an innermost data set holds encoded images or objects, or if its paths and targets have known
-    types. Takes about 120 ms for a million samples."""
+    """Return True if reading paths and targets from an innermost data set runs no user code. Takes about 120 ms for a
+    million samples."""
     reader = reader_of(leaf)
     if reader is None or objects_of(leaf) is not None:
         return reader is not None or is_store(leaf)

@@ -20,8 +20,8 @@ _ANSWER = 128  # maximum size in bytes of the answer for one file
 
 
 class HeaderPrefetcher:
-    """``count`` processes that read image headers. request() returns a ticket. result() takes the ticket and returns
-    the headers.
+    """``count`` processes that read image headers. request() returns a ticket, and result() takes it and returns the
+    headers.
 
     Raises:
         OSError: a process cannot be started.
@@ -132,7 +132,7 @@ def _enlarged(connection: Connection) -> int:
 
 
 def _bytes(paths: list[str]) -> int:
-    """Return an upper bound for the size in bytes of a request for these paths together with its answer."""
+    """Return an upper bound for the size in bytes of a request for these paths and its answer together."""
     return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # UTF-8 has at most four bytes per character
 
 

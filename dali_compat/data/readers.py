@@ -80,8 +80,8 @@ def reader_of(dataset: Any) -> Reader | None:
 
 
 def can_rotate(dataset: Any) -> bool:
-    """Return True if decoding can rotate a data set's images by their EXIF orientation instead of its first
-    transform. It can for local files."""
+    """Return True if decoding can rotate a data set's images by their EXIF orientation, in place of its first
+    transform."""
     return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
 
 

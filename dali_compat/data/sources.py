@@ -30,8 +30,7 @@ class Store(Protocol):
         ...
 
     def changed(self, indices: Sequence[Any]) -> np.ndarray:
-        """Return a bool array of shape (N,), True for images whose bytes may have changed since read() returned
-        them."""
+        """Return a bool array (N,), True for images whose bytes may have changed since read()."""
         ...
 
     def copied(self, index: Any) -> bytes: ...
@@ -50,12 +49,12 @@ class Record:
     data: np.ndarray | None = None  # encoded bytes, if they were read
 
     def copied(self) -> bytes:
-        """Return a copy of the encoded bytes. Unless the image is in object storage, they are read again, because the
-        file may have changed."""
+        """Return a copy of the encoded bytes, read again unless the image is in object storage."""
+        # the file may have changed since it was read
         return self.bytes().tobytes() if is_object(self) else self.store.copied(self.index)
 
     def bytes(self) -> np.ndarray:
-        """Return the encoded bytes, uint8 of shape (length,), as a view of the store's memory."""
+        """Return the encoded bytes, (length,) uint8, as a view of the store's memory."""
         if self.data is None:
             self.data = self.store.read([self.index])[0]
         return self.data
@@ -74,7 +73,7 @@ Source = str | Record
 
 
 class Upright(str):
-    """The path of a file whose image is rotated according to its EXIF orientation. It never equals a plain str."""
+    """The path of a file whose image is rotated by its EXIF orientation. It never equals a plain str."""
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
@@ -121,7 +120,7 @@ def is_object(source: Source | np.ndarray) -> TypeIs[Record]:
 
 
 def fetch(sources: list[Source]) -> None:
-    """Set ``data`` of all records in ``sources``. All images of a store are requested at once, to read them faster."""
+    """Set ``data`` of all records in ``sources``. Each store gets one request for all its images."""
     for rows in _by_store(sources):
         records: Any = [sources[row] for row in rows]
         images = records[0].store.read([record.index for record in records])
@@ -130,7 +129,7 @@ def fetch(sources: list[Source]) -> None:
 
 
 def overwritten(sources: Sequence[Source]) -> np.ndarray:
-    """Return a bool array of shape (N,), True for sources whose bytes may have changed since fetch().
+    """Return a bool array (N,), True for sources whose bytes may have changed since fetch().
 
     Do not access such bytes, because the file may be shorter now.
     """
@@ -158,12 +157,12 @@ def opened(source: Source | np.ndarray) -> IO[bytes]:
 
 
 def is_upright(source: Source | np.ndarray) -> bool:
-    """Return True if a source's image has to be rotated by its EXIF orientation when it is decoded."""
+    """Return True if decoding must rotate a source's image by its EXIF orientation."""
     return getattr(source.store, "upright", False) if is_record(source) else isinstance(source, Upright)
 
 
 def decoded(source: Source | np.ndarray) -> Image.Image:
-    """Return an image in RGB, decoded by PIL, and rotated by its EXIF orientation if is_upright(source)."""
+    """Return an image in RGB, decoded by PIL. It is rotated by its EXIF orientation if is_upright(source)."""
     with io.BytesIO(source.copied()) if is_record(source) else opened(source) as file:
         image: Any = Image.open(file)
         return (ImageOps.exif_transpose(image) if is_upright(source) else image).convert("RGB")
@@ -182,10 +181,9 @@ def image_of(source: Source) -> Image.Image:
 
 
 def ctime_of(path: str) -> int:
-    """Return the ctime of a file in ns, or 0 if the file cannot be accessed. Programs cannot set it, unlike the
-    mtime."""
+    """Return the ctime of a file in ns, or 0 if the file cannot be accessed."""
     try:
-        return os.stat(path).st_ctime_ns
+        return os.stat(path).st_ctime_ns  # programs can set the mtime, but not the ctime
     except OSError:
         return 0
 
@@ -233,8 +231,8 @@ class RandomAccess:
 class Info(UserDict[Any, Any]):
     """Lazy ``info`` of a PIL image: its EXIF, color profile and other metadata.
 
-    The first access reads the file. Before that, an Info is pickled as a path or encoded bytes. For a rotated Record,
-    it is read and pickled as a dict.
+    The first access reads the file. An unread Info is pickled as a path or encoded bytes, or as a dict for a rotated
+    Record.
     """
 
     def __init__(self, source: Source | np.ndarray):

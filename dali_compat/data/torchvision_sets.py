@@ -1,7 +1,8 @@
-"""Readers of torchvision's data sets of image files, defined by the attributes that hold the paths and targets.
+"""Readers of torchvision's data sets of image files.
 
-A reader is for exactly one class. This module lists the names that the class's ``__getitem__`` uses in torchvision 0.20
-to 0.29. If it uses other names, the class comes from an untested version and is not supported.
+A reader is for exactly one class. It names the attributes that hold the paths and targets, and all other names that the
+class's ``__getitem__`` uses in torchvision 0.20 to 0.29. If a class uses other names, it comes from an untested version
+and is not supported.
 
 ImageNet, EuroSAT and Country211 are ImageFolders. Other data sets, such as CelebA, are traced like custom data sets
 (tracing/).

@@ -1,10 +1,10 @@
 """Verdicts on whether a GPU's JPEG engine may decode a file.
 
-The engine may decode a file if a comparison has shown that the engine's pixels equal Pillow's, for this file or for
-many similar ones (engine/planes/verified.py).
+The engine may decode a file if its pixels are known to equal Pillow's, for this file or for many similar ones
+(engine/planes/verified.py).
 
-A verdict is a uint64, a checksum of the file's bytes and header with the decoder in the two lowest bits. It is valid
-only for bytes with that checksum.
+A verdict is a uint64. The two lowest bits are the decoder. The others are a checksum of the file's bytes and header.
+The verdict is valid only for bytes with that checksum.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def decoders(verdicts: np.ndarray) -> np.ndarray:
 
 
 def are_valid(verdicts: np.ndarray, checksums: np.ndarray) -> np.ndarray:
-    """Return a bool array of shape (N,), True for verdicts on bytes with these checksums."""
+    """Return a bool array (N,), True for verdicts on bytes with these checksums."""
     return verdicts & ~_DECODER == checksums
 
 
@@ -94,7 +94,7 @@ def checksums(memory: np.ndarray, begins: np.ndarray, lengths: np.ndarray, heade
     """Return the checksums of N files as uint64 of shape (N,), with the decoder's bits cleared.
 
     A checksum combines the file's length, its header's hash, and the exclusive or of its 8-byte words. It takes a tenth
-    of the time of a CRC. Among accidental changes, it misses swapped words and one in 64 cases of two flipped bits.
+    of the time of a CRC. It misses swapped words, and one in 64 cases of two flipped bits.
 
     Args:
         memory: (bytes,) uint8, aligned to 8 bytes, with at least eight bytes after the last file.
