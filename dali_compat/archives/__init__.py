@@ -1,7 +1,7 @@
 """Map-style data sets of images in RecordIO, TFRecord, LMDB and tar files.
 
-Each file is scanned once. The position and the target of each image are cached in an index (index.py). Archive, the
-base class, then reads images by position (files.py), whatever the format.
+Each file is scanned once, and an index (index.py) caches the position and target of each image. The base class Archive
+then reads images by position (files.py), whatever the format.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def braces(name: str) -> list[str]:
 class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # type: ignore[type-arg]  # for new torchvisions
     """Images and targets of one or more archive files, with random access; see DALIRecordIO.
 
-    Subclasses implement ``_scan(path, progress)``, which opens a file with ``_opened(path)`` and returns the FileRows
-    of the images in it. ``_options(path)`` returns the settings on which this result depends. A file is scanned again
-    if they differ from those of its index.
+    Subclasses implement ``_scan(path, progress)``. It opens a file with ``_opened(path)`` and returns the FileRows of
+    its images. The result may depend only on the settings that ``_options(path)`` returns. A file is scanned again if
+    these settings differ from those of its index.
     """
 
     _objects: Objects | None = None
@@ -154,7 +154,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
 
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
-        """True if most of the images are JPEGs, judging by a sample of up to a hundred."""
+        """True if most images are JPEGs, in a sample of up to a hundred."""
         some = range(0, len(self), len(self) // 100 + 1)
         if self._objects is None:
             images = self.read(some)
@@ -164,11 +164,11 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return 2 * sum(image[:2].tobytes() == b"\xff\xd8" for image in images) > len(images)
 
     def locations(self, indices: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return (file numbers, byte offsets, lengths) of the images at ``indices``, as int32, int64 and int64 of
-        shape (N,).
+        """Return (file numbers, byte offsets, lengths) of the images at ``indices``, as int32, int64 and int64 of shape
+        (N,).
 
-        A file number is an index in ``files``. An image that RecordIO stores in several pieces is not contiguous in
-        the file, but read() returns it in one array.
+        A file number is an index in ``files``. RecordIO may store an image in several pieces. Its length then excludes
+        the gaps between them, and read() joins the pieces.
         """
         rows = self._rows(indices)
         return self._table.files[rows], self._table.offsets[rows], self._table.lengths[rows]
@@ -201,8 +201,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return a bool array of shape (N,) for the images at ``indices``, True if the image's file has changed since
-        it was indexed, or cannot be opened. Deleting or replacing a file does not count while it is open."""
+        """Return a bool array (N,), True for each of the ``indices`` whose file has changed since it was indexed, or
+        cannot be opened. While a file is open, its deletion or replacement does not count."""
         files = self._table.files[self._rows(indices)]
         if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)
@@ -245,7 +245,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return f"{self.place(index)}, index {self._row(index)}"
 
     def extra_repr(self) -> str:
-        """Return a line for repr() with the number of files, or "" if there is only one file."""
+        """Return a line for repr() with the number of files, or "" for a single file."""
         return f"Files: {len(self.files)}" if len(self.files) > 1 else ""
 
     def _image(self, row: int) -> Image.Image:
@@ -265,7 +265,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
 
 
 def classes_file(path: PathLike) -> Path:
-    """Return the path of the file with the class names of an archive, one per line. The pack command writes it."""
+    """Return the path of the file with an archive's class names, one per line. The pack command writes it."""
     return Path(f"{os.path.abspath(os.path.expanduser(path))}.classes.txt")
 
 

@@ -1,9 +1,8 @@
 """Read parts of files. Each process opens a file at first use, and stays below the system's limit of open files.
 
 Batches are views of mapped files. For 256 photos of 105 KB on 2 cores (benchmarks/archives.py), views take 1.7 ms from
-the page cache and 20 ms from disk, if the kernel prefetches them (posix_fadvise). pread in 8 threads takes 17 ms from
-the page cache and 46 ms from disk. Single images are copied with pread, which lets other Python threads run while the
-disk is read.
+the page cache, and 20 ms from disk with prefetching (posix_fadvise). pread in 8 threads takes 17 ms and 46 ms. Single
+images are copied with pread, because other Python threads can run while it reads the disk.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class MappedFiles:
         """Return read-only uint8 views of files, one per offset and length. The system starts to prefetch their bytes.
 
         If a file is overwritten later, the views show its new bytes, so call changed() after using them. If it is
-        truncated, access to the bytes after its end kills the process. Raise ImageReadError if a file is missing or has
-        changed.
+        truncated, access beyond its end kills the process. Raise ImageReadError if a file is missing or has changed.
         """
         files = {number: self._file(number) for number in dict.fromkeys(numbers)}
         for number, file in files.items():
@@ -69,8 +67,7 @@ class MappedFiles:
     def changed(self, numbers: Iterable[int]) -> set[int]:
         """Return the entries of ``numbers`` whose files were written to after indexing, or are missing and not open.
 
-        Views of a file that was written to may mix old and new bytes. A replaced or deleted file keeps its old bytes
-        while it is open.
+        Views of such a file may mix old and new bytes. A replaced or deleted file keeps its old bytes while it is open.
         """
         found = set()
         for number in numbers:
@@ -86,12 +83,8 @@ class MappedFiles:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Return the open file ``number``. If more files are open than the limit allows, drop the one that was opened
-        first. It is closed once unused.
-
-        There is no lock, because a fork might copy it in a locked state.
-        """
-        file = self._open[number]
+        """Return the open file ``number``. Beyond the limit of open files, the oldest one is closed once unused."""
+        file = self._open[number]  # without a lock, because a fork might copy it in a locked state
         if file is None:
             try:
                 file = _File(self.paths[number])
@@ -112,8 +105,7 @@ class MappedFiles:
 
 
 class _File(io.FileIO):
-    """An open file and its map, which is created at first use. It is closed without a warning when it is
-    garbage-collected."""
+    """An open file and its map, created at first use. Garbage collection closes it without a warning."""
 
     _mapped: np.ndarray | None = None
 
@@ -133,8 +125,8 @@ class _File(io.FileIO):
 
 
 def _limit() -> int:
-    """Return how many files to keep open. Each needs two descriptors, and half of the process's limit is left for other
-    uses."""
+    """Return how many files to keep open."""
+    # each needs two descriptors; half of the limit is left for other uses
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, soft // 4) if soft != resource.RLIM_INFINITY else 1 << 16
 

@@ -1,9 +1,9 @@
-"""Cache the list of a folder's images, so that an ImageFolder of 1.28 million files starts in a second.
+"""Cache the list of a folder's images, to open an ImageFolder of 1.28 million files in a second.
 
 A list is valid while the modification time and inode of the root and of every folder below it are unchanged. These
-change when a file or folder is added, removed or renamed. If a folder was modified less than two seconds before it was
-listed, a later change may leave its modification time the same. Such a list is used only by processes that called
-cached_samples() before the listing began, such as the other ranks of the same job. Other processes list the root again.
+change when a file or folder is added, removed or renamed. After a change in the two seconds before the listing, a later
+change may go unnoticed. Such a list is valid only for processes that called cached_samples() before the listing began,
+such as the other ranks of the same job.
 
 Only the user may access the list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it names
 files outside of the root.
@@ -70,8 +70,8 @@ def index_file(root: str | Path, cache: str | Path | None = None) -> Path:
 def cached_objects(objects: Objects, root: str, allow_empty: bool, cache: str | Path | None) -> FolderSamples:
     """Return (classes, class_to_idx, samples) of a folder in a bucket, from a cached list if there is one.
 
-    The list is not validated, because new objects cannot be detected. A changed object has another etag, which is
-    noticed when the object is read. ``cache`` is a folder or a URL, by default the user's cache folder.
+    The list is not validated, because new objects cannot be detected. A changed object has another etag and is noticed
+    when it is read. ``cache`` is a folder or a URL, by default the user's cache folder.
     """
     root, is_remote = root.rstrip("/"), is_url(cache)
     name = f"{saved.digest(objects.client.endpoints(), root, allow_empty, _LAYOUT)}.npz"
@@ -156,15 +156,12 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _load(file: Path, root: str, started: int) -> _Listing | None:
-    """Return the cached listing of a folder, or None if it is missing or not valid.
-
-    If a folder changed during the listing, or less than _TICK before it, a later change may have the same time. The
-    listing is then valid only if it began at or after ``started``, the time in ns at which this process called
-    cached_samples().
-    """
+    """Return the cached listing of a folder, or None if it is missing or not valid. ``started`` is the time in ns at
+    which this process called cached_samples()."""
     try:
         listing = _listing((saved.load(file) or ({}, {}))[0])
         stamps = [_stamp(os.path.join(root, folder.path)) for folder in listing.folders]
+        # after a change less than _TICK before the listing, a later one may have the same time
         may_be_outdated = max(stamps)[0] > listing.time - _TICK and listing.time < started
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -172,8 +169,7 @@ def _load(file: Path, root: str, started: int) -> _Listing | None:
 
 
 def _listing(stored: dict) -> _Listing:
-    """Return the stored data as a listing. Raise an error if it is not a listing, or names files outside of the
-    root."""
+    """Return the stored data as a listing. Raise an error if it is invalid, or names files outside of the root."""
     listing = _Listing(stored["classes"], [_Folder(*row) for row in stored["folders"]], int(stored["time"]))
     for target, path, _, _, names in listing.folders:
         if type(target) is not int or not -1 <= target < len(listing.classes):
@@ -186,8 +182,8 @@ def _listing(stored: dict) -> _Listing:
 
 
 def _assemble(listing: _Listing, root: str, allow_empty: bool) -> FolderSamples:
-    """Return (classes, class_to_idx, samples) of a listing. Raise torchvision's error if there are no classes, or if
-    a class has no images and ``allow_empty`` is False."""
+    """Return (classes, class_to_idx, samples) of a listing. Raise torchvision's error if there are no classes, or if a
+    class has no images and ``allow_empty`` is False."""
     classes = listing.classes
     check_classes(root, classes, {folder.target for folder in listing.folders if folder.names}, allow_empty)
     samples: list[tuple[str, int]] = []

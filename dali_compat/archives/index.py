@@ -1,9 +1,9 @@
 """Indexes of archive files: tables of their images, cached next to the file or in the user's cache folder.
 
-The index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``, which patterns such as ``train*`` do not
-match. The digits are a hash of the scan's options and the version of the format. A file whose fingerprint has changed
-is scanned again. An index is used only if it belongs to this user or the archive's owner, no other user may write it,
-and all its images lie within the file.
+The index of ``train.rec`` is ``.train.rec.<digits>.dali_compat-index.npz``, so patterns such as ``train*`` do not match
+it. The digits are a hash of the scan's options and the version of the format. A file is scanned again if its
+fingerprint has changed. An index is used only if it belongs to this user or the archive's owner, no other user may
+write it, and all its images lie within the file.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ Progress = Callable[[int], None]
 class FileRows(NamedTuple):
     """The N images of one file, in the order of the data set.
 
-    A gap is a run of GAP bytes within an image that do not belong to it. Only RecordIO has gaps, in about one in
-    170,000 photos.
+    A gap is GAP bytes inside an image that do not belong to it. Only RecordIO has gaps, in about one in 170,000 photos.
     """
 
     columns: np.ndarray  # (3, N) int64: byte offset, length in bytes without gaps, and target of each image
@@ -51,7 +50,7 @@ class FileRows(NamedTuple):
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int) -> FileRows:
         """Return FileRows with the arrays of a cached index. Raise ValueError or KeyError if they are invalid for a
-        file of ``size`` bytes. The caller then ignores the index."""
+        file of ``size`` bytes."""
         rows = cls(*(arrays[name] for name in cls._fields))
         kinds = [(array.dtype, array.ndim) for array in rows]
         if kinds != [(np.int64, 2), (np.int64, 2), (np.uint8, 1)] or len(rows.columns) != 3 or rows.gaps.shape[1] != 2:
@@ -71,7 +70,7 @@ class FileRows(NamedTuple):
         return self._replace(columns=self.columns[:, order], gaps=gaps)
 
     def key_list(self) -> list[bytes]:
-        """Return the keys. There is one per row, unless the cached index is damaged."""
+        """Return the keys, one per row. A damaged index may have another number."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
         while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")
@@ -174,7 +173,7 @@ def indexed(
     """Return (rows, fingerprints) of the files, one entry per path. A file without a valid cached index is scanned.
 
     Args:
-        options: returns the options that the scan of a file depends on, as JSON-serializable values.
+        options: returns the settings of the scan of a file, as JSON-serializable values.
         scan: finds the images of a file. It is called in several threads for several files.
         objects: reads the files if the paths are URLs.
 

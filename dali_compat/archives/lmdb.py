@@ -1,7 +1,7 @@
 """LMDB databases of images, stored as Caffe's Datum or as plain encoded images.
 
 The lmdb package is not needed. LMDB stores every value contiguously, and Database locates it. Reading by position needs
-no key look-up, works in parallel, and works after a fork, unlike an LMDB environment.
+no key look-up. Unlike an LMDB environment, it works in parallel and after a fork.
 
 Sources: Caffe's src/caffe/proto/caffe.proto (Datum) and tools/convert_imageset.cpp; http://www.lmdb.tech/doc
 """
@@ -299,7 +299,7 @@ class Database:
         return key, at, size
 
     def _overflow(self, number: int, size: int, where: str) -> int:
-        """Return the byte offset of a value that is stored in overflow pages, of which ``number`` is the first."""
+        """Return the byte offset of a value in overflow pages. ``number`` is the first of these pages."""
         begin = number * self._page
         if not 2 <= number < self._pages or begin + _HEADER.size + size > len(self._data):
             raise corrupt(self._path, where, f"a value of {size} bytes at page {number} does not fit into the file")
@@ -310,8 +310,7 @@ class Database:
         return begin + _HEADER.size
 
     def _use(self, number: int) -> None:
-        """Mark a page as visited. Raise ImageReadError if it was visited before, because an intact file refers to each
-        page only once."""
-        if self._used[number]:
+        """Mark a page as visited. Raise ImageReadError if it was visited before."""
+        if self._used[number]:  # an intact file refers to each page only once
             raise corrupt(self._path, f"page {number}", "it is referenced twice")
         self._used[number] = True

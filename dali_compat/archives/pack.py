@@ -1,7 +1,7 @@
 """Pack a folder of images into one archive, byte for byte.
 
 The archive is written in the folder ``OUT.partial``, and moved to ``OUT`` when it is complete. A failure other than
-SIGKILL leaves nothing behind. Each format has a function that writes the archive as ``data`` in a given folder.
+SIGKILL leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ImageFile:
 
 
 def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Write the records to ``data``, and their offsets to ``idx``, which MXNet's readers need."""
+    """Write the records to ``data``, and their offsets to ``idx`` for MXNet's readers."""
     with open(folder / "data", "xb") as data, open(folder / "idx", "xb") as idx:
         for sample in samples:
             idx.write(b"%d\t%d\n" % (sample.number, data.tell()))
@@ -71,7 +71,7 @@ def _write_tar(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
 
 
 def _write_lmdb(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Write a Caffe Datum for each image. Its key is as in Caffe's convert_imageset: 00000000_class/name.jpg."""
+    """Write a Caffe Datum for each image. Keys are as in Caffe's convert_imageset: 00000000_class/name.jpg."""
     try:
         import lmdb
     except ImportError:
@@ -183,7 +183,7 @@ class _Source:
         return len(self._samples)
 
     def samples(self) -> Iterator[ImageFile]:
-        """Yield the images. Files are read ahead, because a network file system needs a round trip for each file."""
+        """Yield the images. Files are read ahead, because each needs a round trip on a network file system."""
         with ThreadPoolExecutor(_THREADS) as pool:
             for begin in range(0, len(self), _AHEAD):
                 paths, targets = zip(*self._samples[begin : begin + _AHEAD], strict=True)

@@ -1,4 +1,4 @@
-"""Read and write the parts of protocol buffers' wire format that tf.train.Example and Caffe's Datum use.
+"""Read and write protocol buffers' wire format, as far as tf.train.Example and Caffe's Datum use it.
 
 Source: https://protobuf.dev/programming-guides/encoding
 """
@@ -18,8 +18,8 @@ class Malformed(ValueError):
 def fields(data, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of the message in ``data[begin:end]``.
 
-    A field is (field number, VARINT, value, 0) or, for other wire types, (field number, wire type, begin, end), with
-    the positions of its content in ``data``.
+    A field is (field number, VARINT, value, 0), or (field number, other wire type, begin, end) with the positions of
+    its content in ``data``.
 
     Raises:
         Malformed: at the first invalid bytes.

@@ -101,7 +101,7 @@ class DALIRecordIO(Archive):
 
 
 def _idx_offsets(path: str, stored: IO[bytes]) -> list[int]:
-    """Return the records' offsets, which are in the second column of an .idx file. The first has the records' keys."""
+    """Return the records' offsets from the second column of an .idx file. The first column has the keys."""
     offsets = []
     with io.TextIOWrapper(stored, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LINE), "")):

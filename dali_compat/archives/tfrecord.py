@@ -134,8 +134,7 @@ def _record(file: IO[bytes], path: str, where: str, left: int) -> bytes:
 
 
 def _features(data: bytes) -> dict[str, tuple[int, int]]:
-    """Return {name: (begin, end)} of the Features in an Example. If a name occurs several times, the last
-    Feature is used, as in protobuf."""
+    """Return {name: (begin, end)} of the Features in an Example. The last Feature of a name counts, as in protobuf."""
     found = {}
     for features in _inner(data, 0, len(data)):
         for entry in _inner(data, *features):
@@ -156,9 +155,7 @@ def _inner(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
 
 def _list(data: bytes, begin: int, end: int) -> tuple[str, list[Any]]:
     """Return (kind, values) of a Feature. Values of kind bytes are (begin, end), and those of kind int64s are ints.
-
-    Floats are not decoded, so packed ones count as one value.
-    """
+    Floats are not decoded, so packed ones count as one value."""
     name: str = "nothing"
     values: list[Any] = []
     for number, kind, a, b in protobuf.fields(data, begin, end):

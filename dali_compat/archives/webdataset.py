@@ -26,8 +26,6 @@ _OTHER_FORMATS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x2
 def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
     """Yield the (name, offset, size) of each regular file, in order.
 
-    Python's tarfile stops at a damaged header without an error, so the bytes after the last member are checked here.
-
     Args:
         file: an open file. Its position may change between two members.
         path: for messages.
@@ -66,7 +64,7 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
         at = tar.offset
         if found.isreg():
             yield found.name, found.offset_data, found.size
-    file.seek(at)
+    file.seek(at)  # tarfile stops at a damaged header without an error
     rest = file.read(BLOCK)
     if rest.strip(b"\0") or len(rest) % BLOCK:
         what = "the file ends within the header" if len(rest) < BLOCK else "it is damaged"
@@ -201,10 +199,6 @@ def _names(sample: dict[str, Any]) -> str:
 
 
 def encode(number: int, extension: str, label: int, image: bytes) -> bytes:
-    """Return the members of a sample: the image and its .cls file.
-
-    Their base name is the sample's ``number``. The image's original name is not used, because a dot in it would begin
-    the extension.
-    """
-    key = f"{number:09d}"
+    """Return the members of a sample: the image and its .cls file. Their base name is the sample's ``number``."""
+    key = f"{number:09d}"  # in the original name, a dot would begin the extension
     return member(f"{key}.{extension}", image) + member(f"{key}.cls", str(label).encode())
