@@ -38,8 +38,8 @@ class Client:
 
     Args:
         options: arguments of obstore.store.from_url, such as region, endpoint, skip_signature, client_options and
-            retry_config. obstore takes missing arguments from the environment or the machine's metadata service. For
-            the Hub, these are arguments of HfFileSystem.
+            retry_config. Missing ones come from the environment or the machine's metadata service. For the Hub, these
+            are arguments of HfFileSystem.
 
     Raises:
         ImportError: obstore is not installed.
@@ -59,7 +59,7 @@ class Client:
         return self._stores[root]
 
     def endpoints(self) -> str:
-        """Return the configured endpoints and accounts, which distinguish buckets of the same name."""
+        """Return the configured endpoints and accounts. Buckets of the same name differ in them."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "AZURE_", "GOOGLE_"))}
         given = environment | dict(self._options.get("config") or {}) | self._options
         named = [(key.lower(), value) for key, value in given.items() if re.search("endpoint|account_name", key, re.I)]
@@ -68,14 +68,15 @@ class Client:
     async def get(self, url: str, retried: Callable[[], object] = int) -> Fetched:
         """Fetch an object or a UrlPart. The etag of a UrlPart is that of the whole object.
 
-        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. obstore does not
-        report its own retries, so they are not used. Raise obstore's errors, or ImageReadError if is_forked().
+        After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. Raise obstore's
+        errors, or ImageReadError if is_forked().
         """
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
             return fetched
         from obstore.exceptions import GenericError
 
+        # obstore does not report its own retries, so they are not used
         pauses = _pauses(**(self._options.get("retry_config") or {}))
         for retries in count():
             try:
@@ -89,7 +90,6 @@ class Client:
         raise AssertionError
 
     async def _get_once(self, url: str) -> Fetched:
-        """Fetch an object or a UrlPart as get() does, but without retries."""
         buffer, meta = await self.store(split(object_url(url))[0]).get(url)
         size = url.end - url.start if isinstance(url, UrlPart) else meta["size"]
         data: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
@@ -123,10 +123,8 @@ def _pauses(
         pause = min(pause * shape["base"], shape["max_backoff"])
 
 
-@functools.cache
+@functools.cache  # by process, because a forked child needs another helper
 def _helper(process: int) -> HelperProcess:
-    """Return the HelperProcess of this process. ``process`` is its ID, the cache key, because a forked child needs
-    another helper."""
     return HelperProcess()
 
 
@@ -135,7 +133,7 @@ def _etag(meta: Any) -> str:
 
 
 def missing_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of errors for missing objects, including S3's error for users who may not list the bucket."""
+    """Return the error classes for missing objects. They include S3's error for users who may not list the bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     return FileNotFoundError, PermissionDeniedError
@@ -190,7 +188,6 @@ class Bucket:
 
 class Hub:
     """Fetches and lists files of the Hugging Face Hub. The methods are those of Bucket, but put() raises ValueError.
-    Requests run in daemon threads, so that an interrupt need not wait for them.
 
     Args:
         root: hf://datasets or hf://models.
@@ -236,7 +233,7 @@ class Hub:
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Call a function in a daemon thread and return its result."""
+    """Call a function in a daemon thread, because an interrupt need not wait for it. Return its result."""
     loop, future = asyncio.get_running_loop(), asyncio.Future[Any]()
 
     def settle(outcome: Any, failed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Cache fetched objects in a local folder, for later epochs and for other processes on the same host."""
+"""Cache fetched objects in a local folder, for later epochs and other processes on the same host."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CHECKS = 64  # a process checks the size of the folder after writing 1/64 of th
 
 
 class DiskCache:
-    """A cache of objects in files. Files are written atomically, and their checksums are verified on each read.
+    """A cache of objects in files. Files are written atomically, and each read verifies their checksums.
 
-    From time to time, each process checks the total size of the files. If it exceeds ``size``, the process removes the
-    least recently used files.
+    Each process sometimes checks the total size of the files. If it exceeds ``size``, the process removes the least
+    recently used files.
 
     Args:
         folder: created if it is missing, accessible only to the user. Processes may share it.

@@ -1,7 +1,6 @@
-"""The thread that runs all requests in an event loop. A caller that waits for a request can be interrupted.
+"""The thread that runs all requests in an event loop. An interrupt ends the wait for a request.
 
-A process that was forked after objects were read has no such thread. It fetches objects with a HelperProcess, which is
-not forked.
+A process that was forked after objects were read has no such thread. It fetches objects with a HelperProcess instead.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ class FetchCounts(NamedTuple):
 
 
 class _Job:
-    """A requested object, used only in the event loop's thread. take() still has to return it ``needed`` times."""
+    """A requested object, used only in the event loop's thread. ``needed`` counts how often take() still has to return
+    it."""
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0

@@ -35,7 +35,7 @@ class Objects:
     Args:
         options: argument of Client.
         disk_cache: arguments of DiskCache.
-        upright: whether images are rotated according to their EXIF orientation.
+        upright: whether images are rotated by their EXIF orientation.
 
     Raises:
         ImportError: obstore is not installed.
@@ -64,7 +64,7 @@ class Objects:
         return url.end - url.start if isinstance(url, UrlPart) else self._sizes.get(url, 0)
 
     def look_up(self, url: str) -> tuple[int, str]:
-        """Request, store and return (size in bytes, etag) of an object. Raise ImageReadError if that fails."""
+        """Request and store (size in bytes, etag) of an object, and return them. Raise ImageReadError if that fails."""
         size, etag = _wait_for(url, self.client.size_and_etag(url))
         self.set_size_and_etag(url, etag, size)
         return size, etag
@@ -146,15 +146,15 @@ class Objects:
             raise OSError(f"cannot write {redacted(url)}: {reason_of(error)}") from None
 
     def exists(self, url: str) -> bool:
-        """Return True if an object exists, and False if it is missing or the user may not read it. Raise ImageReadError
-        for other errors."""
+        """Return True if an object exists, and False if it is missing or not accessible. Raise ImageReadError for other
+        errors."""
         try:
             return bool(self.look_up(url))
         except missing_errors():
             return False
 
     def read_if_exists(self, url: str) -> bytes | None:
-        """Return the bytes of an object, or None if it is missing or the user may not read it.
+        """Return the bytes of an object, or None if it is missing or not accessible.
 
         Raise ImageReadError for other errors. The disk cache is not used.
         """
@@ -225,7 +225,7 @@ def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bo
 
 
 def names_in(client: Client, folder: str) -> set[str] | None:
-    """Return the names of the objects directly in a folder, or None for a web server, which cannot list them.
+    """Return the names of the objects directly in a folder, or None for a web server, because it cannot list them.
 
     Raise ImageReadError if the folder cannot be listed.
     """
@@ -236,7 +236,7 @@ def names_in(client: Client, folder: str) -> set[str] | None:
 
 
 def _wait_for(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. Raise its error as an ImageReadError with the URL."""
+    """Run a coroutine and return its result. Raise errors as an ImageReadError with the URL."""
     try:
         return wait_for(coroutine)
     except Exception as error:
@@ -244,7 +244,7 @@ def _wait_for(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _top(client: Client, root: str) -> tuple[Bucket | Hub, str, Mapping[str, Any]]:
-    """Return the store of the folder ``root``, the key prefix of its objects, and the list of its direct contents."""
+    """Return the store of the folder ``root``, its objects' key prefix, and the list of its direct contents."""
     bucket, prefix = split(root)
     store, prefix = client.store(bucket), f"{prefix}/" if prefix else ""
     return store, prefix, await store.list_folder(prefix)

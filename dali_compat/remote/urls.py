@@ -20,8 +20,8 @@ _URL = re.compile(rf"[a-zA-Z][\w+.-]*://(?:(?!(?i:{_ANOTHER}))[^\s\"'<>?#])*(?:[
 
 
 class UrlPart(str):
-    """The bytes of an object from ``start`` up to ``end`` (exclusive), without the ``holes``. Each hole is a range
-    (begin, end) relative to ``start``."""
+    """The bytes of an object from ``start`` up to ``end`` (exclusive), without the ``holes``. A hole is (begin, end)
+    relative to ``start``."""
 
     url: str
     start: int
@@ -38,7 +38,7 @@ class UrlPart(str):
 
 
 def object_url(url: str) -> str:
-    """Return the URL of the whole object for a URL or a UrlPart."""
+    """Return the URL of the whole object."""
     return url.url if isinstance(url, UrlPart) else url
 
 
@@ -94,7 +94,7 @@ def _redacted_url(url: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    """Remove the user name and password from a URL. A password may contain any character, even "/" and "@"."""
+    """Remove user name and password from a URL. A password may contain any character, even "/" and "@"."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     plain = _HOST.fullmatch(authority) if is_web(url) else ":" not in authority
