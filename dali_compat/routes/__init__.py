@@ -74,7 +74,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
     """Return the route for a loader with its current transform, samples and settings.
 
     Args:
-        before: the previous route, whose pipelines and copies on the device are reused if possible.
+        before: the previous route. Its pipelines and copies on the device are reused if possible.
         start: whether an epoch begins. CUDA is initialized only then, because a script may fork or choose its device
             after it has created its loaders.
     """
@@ -89,7 +89,7 @@ def choose(loader, before: Route | None, start: bool = False) -> Route:
 
 
 def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute:
-    """Return the DALI route, with pipelines and the cache of the previous route if possible. Raise Unsupported if DALI
+    """Return the DALI route. Reuse pipelines and the cache of the previous route if possible. Raise Unsupported if DALI
     cannot load the data set."""
     problem = dali_problem(gpu=device.type == "cuda")
     if problem:
@@ -134,8 +134,8 @@ def _dali_route(loader, device: torch.device, before: Route | None) -> DaliRoute
 
 
 def known_leaves(dataset) -> tuple[list[Any], str]:
-    """Return (innermost data sets, "") if the files and transforms of all of them are known, otherwise ([], reason).
-    Raise Unsupported if a function of Pillow was replaced."""
+    """Return (innermost data sets, "") if their files and transforms are known, otherwise ([], reason). Raise
+    Unsupported if a function of Pillow was replaced."""
     try:
         leaves = image_leaves_of(dataset)
         for leaf in leaves:
@@ -154,7 +154,7 @@ def refuse_unknown(dataset) -> None:
 
 
 def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
-    """Run a trial of a custom data set. Return the images of one sample, with None for an image that torchvision has to
+    """Run a trial of a custom data set. Return the images of one sample, with None for those that torchvision has to
     compute. Raise Unsupported if DALI cannot load them. ``unknown`` is the reason from known_leaves()."""
     try:
         images = run_trial(loader)
@@ -166,8 +166,8 @@ def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
 
 
 def _reason(unknown: str, seen: str) -> str:
-    """Return the reason why a custom data set falls back to torch's loader, with a remedy. ``unknown`` is the reason
-    from known_leaves(), and ``seen`` the reason why the trial has failed."""
+    """Return the reason, with a remedy, why a custom data set falls back to torch's loader. ``unknown`` is the reason
+    from known_leaves(), and ``seen`` that of the failed trial."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
     remedy = next((one for parts, one in _REMEDIES.items() if any(part in seen for part in parts)), remedy)
@@ -204,8 +204,7 @@ def resolve_device(device, start: bool) -> torch.device:
 
 
 def _plan(leaf: Any, options: Options, plans_by_key: dict[tuple, Plan]) -> Plan:
-    """Return the plan of an innermost data set. If ``plans_by_key`` contains an equal plan, return that plan, otherwise
-    add the new one."""
+    """Return the plan of an innermost data set. Reuse an equal plan in ``plans_by_key``, or add the new one."""
     plan = lower(translate(transforms_of(leaf)[0], ImageSpec(), views=True, turns=can_rotate(leaf)), options)
     return plans_by_key.setdefault(plan.key, plan)
 

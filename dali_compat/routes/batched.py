@@ -169,9 +169,8 @@ def _split(batch: Any) -> Sequence[Any]:
 
 
 def _combined(samples: Sequence[Any]) -> Any:
-    """Return a batch of samples. Tensors of equal shape and dtype are stacked. Tuples and lists of equal length, and
-    dicts with equal keys, are combined item by item. Other samples become a list. Boxes are concatenated if each sample
-    has one box and the canvas sizes are equal."""
+    """Return a batch of samples. Equal tensors are stacked, and equal containers combined item by item. Samples that do
+    not match become a list."""
     first = samples[0]
     alike = len(set(map(type, samples))) == 1
     if alike and (isinstance(first, tuple) or type(first) is list) and len(set(map(len, samples))) == 1:

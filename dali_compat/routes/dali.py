@@ -74,8 +74,8 @@ class DaliRoute:
 
     @property
     def threads(self) -> int:
-        """Number of CPU threads of a pipeline. It is small if JPEG engines decode all JPEGs, because more threads would
-        slow training steps."""
+        """Number of CPU threads of a pipeline. It is small if JPEG engines decode all JPEGs."""
+        # more threads would slow training steps
         return min(self.available, _GPU_JPEG_THREADS) if self.engines_decode_all else self.available
 
     @property
@@ -95,8 +95,8 @@ class DaliRoute:
         return 2 if self.engines_decode_all else 1
 
     def open_another(self, pipeline: DecodePipeline) -> None:
-        """Open a copy of a pipeline in the background, unless it already has one. When the copy is open, idle() returns
-        it. Errors, such as lack of memory, are ignored."""
+        """Open a copy of a pipeline in the background, unless it already has one. idle() returns the copy once it is
+        open. Errors, such as lack of memory, are ignored."""
         from ..engine.dali import warm
 
         if pipeline.has_copy:
@@ -119,8 +119,8 @@ class DaliRoute:
         return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:
-        """Return an idle pipeline for a plan and form, or a new one. The pipeline is idle again when the epoch
-        ``borrower`` is over or deleted."""
+        """Return an idle pipeline for a plan and form, or a new one. It is idle again when the epoch ``borrower`` is
+        over or deleted."""
         from ..engine.dali import warm
         from ..engine.dali.pipeline import DecodePipeline
 
@@ -151,8 +151,7 @@ class DaliRoute:
             return pipeline
 
     def jpeg_engine(self) -> VerifiedEngine | None:
-        """Return the GPU's JPEG engine, or None if this route does not use it or if it cannot be used. Initializes CUDA
-        if the route uses the engine."""
+        """Return the GPU's JPEG engine, or None if it is not used. Initializes CUDA if the route uses the engine."""
         if not self.uses_jpeg_engine:
             return None
         from ..engine.planes.engines import engine_of
@@ -162,8 +161,8 @@ class DaliRoute:
 
     @property
     def uses_jpeg_engine(self) -> bool:
-        """True if a plan may use the GPU's JPEG engine. With exact=False, none may, because ResNet-18 trains 1.7%
-        faster with DALI's decoder (H200, benchmarks/results)."""
+        """True if a plan may use the GPU's JPEG engine."""
+        # never with exact=False: ResNet-18 trains 1.7% faster with DALI's decoder (H200, benchmarks/results)
         possible = self.device.type == "cuda" and most_jpeg_engines() > 0
         return possible and any(plan.from_planes for plan in self.plans)
 
@@ -203,7 +202,7 @@ class DaliRoute:
             warm.begin(self.device.index)
 
     def take_over(self, before: DaliRoute) -> None:
-        """Share the pipelines of the previous route ``before``, whose iterators may still use them. Close the idle
+        """Share the pipelines of the previous route ``before``, because its iterators may still use them. Close idle
         pipelines that this route does not need."""
         self._pipelines, self._lock = before._pipelines, before._lock
         self._representatives = before._representatives

@@ -35,8 +35,8 @@ class Explanation(str):
 
 
 def explain(loader, route: Route, wide: bool = False, sampler: str = "") -> Explanation:
-    """Return the text of loader.explain(wide). Transforms take two lines each if the terminal is narrow. ``sampler`` is
-    the class of a custom sampler, or "" if all samplers are torch's."""
+    """Return the text of loader.explain(wide). Transforms take two lines each in a narrow terminal. ``sampler`` is the
+    class of a custom sampler, or "" if all samplers are torch's."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # on_error does not apply to iterable data sets
     if isinstance(route, FallbackRoute):
         lines, ignored = _fallback_lines(loader, route, tolerant)
@@ -99,8 +99,7 @@ def _dali_lines(loader, route: DaliRoute, wide: bool, sampler: str) -> tuple[lis
 
 
 def _threads(route: DaliRoute) -> str:
-    """Return text such as "8 CPU threads". If a GPU decodes JPEGs, the text also gives its number of JPEG engines,
-    which determines the number of threads."""
+    """Return text such as "8 CPU threads". If a GPU decodes JPEGs, the text also gives its number of JPEG engines."""
     threads = f"{route.threads} CPU threads"
     if not route.gpu_jpegs:
         return threads
@@ -115,8 +114,7 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """Return the name of a route, such as "DALI (cuda:0)", for install(verbose=True). For a fallback, the text has the
-    reason."""
+    """Return the name of a route, such as "DALI (cuda:0)", for install(verbose=True). A fallback has its reason."""
     if isinstance(route, FallbackRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
@@ -144,8 +142,8 @@ def _part_name(route: DaliRoute | ResidentRoute, plan: Plan, number: int) -> str
 
 
 def _transform_lines(plan: Plan, device: torch.device, wide: bool, decode: str | None) -> str:
-    """Return a table with one line per transform. If ``decode``, the fidelity of the decoder, is given, a line for
-    decoding comes first."""
+    """Return a table with one line per transform. If ``decode``, the decoder's fidelity, is given, a line for decoding
+    comes first."""
     dali = f"DALI on {'GPU' if device.type == 'cuda' else 'CPU'}"
     rows = [("(decode)", "decode", dali, decode)] if decode else []
     if plan.views:
@@ -179,8 +177,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _truncated(transform: str) -> str:
-    """Return a transform's repr. If it is too long, it is truncated after an argument, as in "RandomCrop(size=(224,
-    224), ...)"."""
+    """Return a transform's repr, truncated after an argument if too long, as in "RandomCrop(size=(224, 224), ...)"."""
     if len(transform) <= _COLUMN:
         return transform
     ends = [at for found in re.finditer(r", (?=\w+=)", transform) if (at := found.start()) <= _COLUMN - len(", ...)")]

@@ -1,4 +1,4 @@
-"""The resident route, for arrays (data/arrays.py). Images are copied to the device once and transformed there."""
+"""The resident route for arrays (data/arrays.py). Images are copied to the device once and transformed there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _shared: WeakValueDictionary[tuple, _Pixels] = WeakValueDictionary()
 
 
 class _Targets:
-    """The targets of a data set on the device, and a copy of the original targets to detect changes."""
+    """The targets of a data set on the device, and a copy of the originals to detect changes."""
 
     def __init__(self, dataset: data.Dataset, device: torch.device):
         self._raw, table = raw_targets(dataset), target_table(dataset)
@@ -101,8 +101,7 @@ class ResidentRoute:
 
     @property
     def samples_at_once(self) -> int:
-        """Number of samples to compute together. It is 1 if a step may return images of an unknown size. Batches are
-        then computed one by one."""
+        """Number of samples to compute together. It is 1 if a step may return images of an unknown size."""
         if any(s.gives.size is None and s.op != "crop" for plan in self.plans for c in plan.chains for s in c.batch):
             return 1
         most = max(sum(map(_max_image_bytes, plan.chains)) for plan in self.plans)
@@ -113,8 +112,8 @@ class ResidentRoute:
         return max(1, budget // most)
 
     def check(self, before: ResidentRoute | None) -> None:
-        """Raise Unsupported if the device does not have enough memory for the images that are not on it yet. Memory
-        that only the previous route ``before`` uses counts as free."""
+        """Raise Unsupported if the device lacks memory for the images that are not on it yet. Memory that only the
+        previous route ``before`` uses counts as free."""
         missing = {one.key: one.bytes for one in self.datasets.values() if one.pixels is None and self._copies(one)}
         if not missing:
             return
@@ -156,7 +155,7 @@ class ResidentRoute:
 
 def resident_route(loader, device: torch.device, depth: int, before, start: bool) -> ResidentRoute:
     """Return the resident route for a loader. Raise Unsupported, with the reason, if it cannot be used. ``before`` and
-    ``start`` are arguments of choose()."""
+    ``start`` are as for choose()."""
     if device.type not in _CHUNK_BYTES:
         raise Unsupported(f"arrays can be kept on a CPU or a CUDA GPU, not on {device}; pass another device")
     before = before if isinstance(before, ResidentRoute) and before.device == device else None
@@ -187,8 +186,8 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
 
 
 def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
-    """Return a cache key for the copy of an array on the device. If the array is a tensor, but not an inference
-    tensor, the key changes when the tensor is modified in place."""
+    """Return a cache key for the copy of an array on the device. If possible, the key changes when a tensor is modified
+    in place."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), version_of(array) if counts else None, images.shape, images.stride(), device
 
@@ -205,13 +204,12 @@ def _copy(images: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _max_image_bytes(plan: Plan) -> int:
-    """Return the largest size in bytes that an image has before or after a step."""
+    """Return the largest size in bytes of an image before or after a step."""
     return max(map(_image_bytes, (plan.takes, *(s.gives for s in plan.batch))))
 
 
 def _image_bytes(spec) -> int:
-    """Return the size in bytes of one image. Kernels compute in float32 or wider, so each value counts as at
-    least 4 bytes."""
+    """Return the size in bytes of one image. Kernels compute in float32 or wider, so a value takes at least 4 bytes."""
     height, width = spec.size or (0, 0)
     return spec.channels * height * width * max(4, spec.dtype.itemsize)
 
