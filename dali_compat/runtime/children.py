@@ -13,7 +13,7 @@ from typing import Any
 def end_with_parent(parent: int | None = None) -> None:
     """End this process when its parent ends, and leave interrupts to the parent.
 
-    ``parent`` is the ID of the process that forked this one; None if multiprocessing started this one.
+    ``parent`` is the ID of the process that forked this one. It is None if multiprocessing started this process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers must not run in its workers
@@ -23,10 +23,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def _end_with(parent: int, starter: Any) -> None:
-    """End this process with its parent, even if the main thread is in a call that never returns.
-
-    ``parent`` may be a fork server or the process that adopts orphans, so ``starter`` is checked as well.
-    """
+    """End this process with its parent, even if the main thread never returns from a call."""
     while os.getppid() == parent and (starter is None or starter.is_alive()):
         time.sleep(1)
     os._exit(1)

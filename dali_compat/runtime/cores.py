@@ -13,8 +13,8 @@ _PROCESS, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 def usable_cores(processes: int = 1) -> int:
     """Return the number of cores for each of ``processes`` processes of one launcher, such as torchrun; at least 1.
 
-    The processes share the cores that the launcher may run on, and a container's CPU quota. A process that is bound to
-    fewer cores than the launcher, for example by ``torchrun --numa-binding``, only uses those.
+    The processes share the launcher's cores and a container's CPU quota. A process that is bound to fewer cores, for
+    example by ``torchrun --numa-binding``, only uses those.
     """
     allowed = shared = len(os.sched_getaffinity(0))
     if processes > 1:
@@ -57,8 +57,7 @@ NODES = Path("/sys/devices/system/node")
 def near_gpu() -> bool:
     """Return True if DALI should keep its threads on the GPU's NUMA node.
 
-    Return False if the process is restricted to some of the cores, because the user may have chosen them, for example
-    with numactl.
+    Return False if the process is restricted to some of the cores, because the user may have chosen them.
     """
     with suppress(OSError):  # a GPU's memory may be a node without cores; a sandbox may hide the nodes
         nodes = sum(bool(path.read_text().strip()) for path in NODES.glob("node[0-9]*/cpulist"))

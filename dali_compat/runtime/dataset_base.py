@@ -32,14 +32,14 @@ class DatasetBase:
         return image, target
 
     def _row(self, index: Any) -> int:
-        """Return the nonnegative position for an index that may be negative. Raise IndexError if it is out of range."""
+        """Convert an index that may be negative to a nonnegative one. Raise IndexError if it is out of range."""
         index, count = operator.index(index), len(self)  # type: ignore[arg-type]  # subclasses have a length
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range for {count} images")
         return index % count
 
     def _warn_if_torch_reads(self) -> None:
-        """Warn if torch's own loader indexes the data set, once per program and never after suppress_warning()."""
+        """Warn if torch's own loader indexes the data set, once per program."""
         over = None if _warned[0] else data_set_being_read()
         if over is None:
             return
@@ -54,14 +54,13 @@ def suppress_warning() -> None:
 
 
 class QuietWorker:
-    """A worker_init_fn that calls the user's ``function`` and suppresses the warning, because spawned workers do not
-    share ``_warned``."""
+    """A worker_init_fn that calls the user's ``function`` and suppresses the warning of DatasetBase."""
 
     def __init__(self, function: Callable[[int], object] | None):
         self._function = function
 
     def __call__(self, number: int) -> None:
-        suppress_warning()
+        suppress_warning()  # spawned workers do not share ``_warned``
         if self._function is not None:
             self._function(number)
 

@@ -24,14 +24,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def no_compile(function: F) -> F:
-    """Decorator that excludes a function from torch.compile, which would fail on arrays and pipelines. The compiler is
-    not imported until the program imports it."""
+    """Decorator that excludes a function from torch.compile, because compilation would fail on arrays and pipelines."""
     uncompiled: Callable[..., Any] | None = None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal uncompiled
-        if "torch._dynamo" not in sys.modules:
+        if "torch._dynamo" not in sys.modules:  # do not import the compiler before the program does
             return function(*args, **kwargs)
         if uncompiled is None:
             uncompiled = torch.compiler.disable(function)
@@ -41,7 +40,7 @@ def no_compile(function: F) -> F:
 
 
 def one_at_a_time(method: F) -> F:
-    """Decorator that lets one thread at a time run a method, by holding the RLock ``self.next_lock``."""
+    """Decorator that lets one thread at a time run a method. It holds the RLock ``self.next_lock``."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any) -> Any:

@@ -15,8 +15,8 @@ _AT_ONCE = 2**16  # bytes of pageable memory that the driver copies before it re
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free memory in bytes. On a GPU, unused memory in torch's cache counts as free. On the CPU, inactive
-    file cache counts as free, and the process's control group may limit the result."""
+    """Return the free memory in bytes. Unused memory in torch's cache on a GPU, and inactive file cache on the CPU,
+    count as free. On the CPU, the process's control group may limit the result."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
@@ -33,17 +33,17 @@ def free_memory(device: torch.device) -> int:
 
 
 def on_the_cpu() -> AbstractContextManager:
-    """Context manager in which tensors are created on the CPU, regardless of torch.set_default_device()."""
+    """Context manager that creates tensors on the CPU, regardless of torch.set_default_device()."""
     # torch 2.5's get_default_device() ignores ``with torch.device(...)``
     return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy an array or a CPU tensor to the device, without waiting for earlier work of the GPU. More than 64 KB of
-    pageable memory is pinned first, because otherwise the copy would wait (CUDA C++ Programming Guide)."""
+    """Copy an array or a CPU tensor to the device, without waiting for earlier work of the GPU."""
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if device.type != "cuda" or tensor.nbytes <= _AT_ONCE:
         return tensor.to(device, non_blocking=True)
+    # a copy of more pageable memory would wait (CUDA C++ Programming Guide)
     with torch.cuda.device(device):  # otherwise CUDA may be initialized on the default GPU
         return tensor.pin_memory().to(device, non_blocking=True)
 
@@ -54,15 +54,15 @@ def moved(data: Any, device: torch.device) -> Any:
 
 @contextmanager
 def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Context manager that makes a stream and its GPU the current ones. Without torch.cuda.device(),
-    torch.cuda.stream() would initialize CUDA on the GPU that was current before."""
+    """Context manager that makes a stream and its GPU the current ones."""
+    # torch.cuda.stream() would initialize CUDA on the GPU that was current before
     with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
 
 
 def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
-    """Return ``data`` with copies of its tensors for the current stream. ``stream`` computes the originals, and waits
-    for the copies before it reuses the memory."""
+    """Return ``data`` with copies of its tensors for the current stream. ``stream`` has computed the originals, and
+    waits for the copies before it reuses the memory."""
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
     copies = mapped(data, lambda tensor: tensor.clone() if tensor.is_cuda else tensor)
@@ -71,8 +71,8 @@ def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
 
 
 def mapped(data: Any, function: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
-    """Return ``data`` with ``function`` applied to its tensors, or to its leaves of type ``kind``. The same
-    containers are searched as in torch.utils.data._utils.pin_memory."""
+    """Return ``data`` with ``function`` applied to its tensors, or to its leaves of type ``kind``. Containers are
+    searched as in torch.utils.data._utils.pin_memory."""
     if isinstance(data, kind):
         return function(data)
     if isinstance(data, ViewBatches):

@@ -1,7 +1,7 @@
 """Locks and hooks for forks, new Python processes, and program exit with daemon threads.
 
-A forked child inherits all locks, but only the forking thread. That thread therefore acquires the locks of new_lock()
-before the fork, so that in the child no lock stays held, and the data that the locks guard is consistent.
+A forked child inherits all locks, but only the forking thread. That thread acquires the locks of new_lock() before the
+fork. In the child, no lock then stays held, and the guarded data is consistent.
 
 In some versions of Python, a signal can stop a thread between the end of a ``with`` block and the release of its lock.
 The lock is re-entrant, so this thread can continue, but others would wait forever. unlock_all() releases such locks.
@@ -45,8 +45,7 @@ _hooks: dict[str, dict[str, Callable[[], Any]]] = {stage: {} for stage in _ORDER
 
 
 def at_fork(stage: str, **hooks: Callable[[], Any]) -> None:
-    """Set hooks that run at every fork, as in os.register_at_fork(). ``stage``, one of _ORDER, determines when they
-    run."""
+    """Set hooks for every fork, as in os.register_at_fork(). ``stage``, one of _ORDER, determines when they run."""
     _hooks[stage].update(hooks)
 
 
@@ -65,7 +64,7 @@ at_fork("interpreter", before=internals.take_head_lock)
 
 
 def leak_in_child(one: object) -> None:
-    """Leak an object in this process, so that it is never freed."""
+    """Keep an object in this process forever, so it is never freed."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
@@ -112,7 +111,7 @@ def _after_fork_in_child() -> None:
 
 
 def _in_order() -> list:
-    """Return all locks in an order that is the same in every thread, so that two forking threads do not deadlock."""
+    """Return all locks in the same order in every thread, because two forking threads might otherwise deadlock."""
     while True:
         with suppress(RuntimeError):  # another thread is creating a lock
             return sorted(_all, key=id)
@@ -136,8 +135,8 @@ at_fork("daemon threads", after_in_child=_loading.clear)
 
 
 def end_daemons_at_exit(function: F) -> F:
-    """Decorator that ends the daemon threads that call a function after the program has begun to exit. SystemExit is
-    raised at the beginning or end of the call."""
+    """Decorator that ends the daemon threads in a function once the program has begun to exit. SystemExit is raised at
+    the beginning or end of the call."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -183,7 +182,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 class FreshProcess:
     """A Python process that is not a fork. It runs ``serve(requests, answers)`` of a module until its parent exits or
-    calls end(). Unlike a process that multiprocessing spawns, it does not import the user's script.
+    calls end(). Unlike a spawned process of multiprocessing, it does not import the user's script.
 
     Attributes:
         requests, answers: the parent's ends of the pipes.

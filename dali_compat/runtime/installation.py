@@ -40,7 +40,7 @@ class Problem:
 
 
 def dali_problem(gpu: bool = False) -> str | None:
-    """Return in one line why DALI cannot be used and what to install, or None if it can. If ``gpu`` is True, also check
+    """Return one line on why DALI cannot be used and what to install, or None if it can. If ``gpu`` is True, also check
     the NVIDIA driver."""
     problem = import_problem() or (driver_problem() if gpu else None)
     return None if problem is None else str(problem)
@@ -82,8 +82,7 @@ def _leaves_out_docstrings() -> bool:
 
 
 def driver_problem() -> Problem | None:
-    """Return why the NVIDIA driver cannot run the installed DALI. Return None if it can, or if the driver or DALI is
-    missing."""
+    """Return why the NVIDIA driver cannot run the installed DALI. Return None if it can, or if either is missing."""
     driver, needed = driver_cuda(), dali_cuda_major()
     if driver is None or needed is None or driver[0] >= needed:
         return None
@@ -97,8 +96,7 @@ def driver_problem() -> Problem | None:
 
 
 def wanted_variant() -> str:
-    """Return the extra of dali_compat, such as 'cuda130', for torch's CUDA version, or the driver's if torch has
-    none."""
+    """Return the extra of dali_compat, such as 'cuda130', for torch's CUDA version. Without one, use the driver's."""
     major = torch.version.cuda.split(".")[0] if torch.version.cuda else str((driver_cuda() or (13, 0))[0])
     return {"11": "cuda110", "12": "cuda120"}.get(major, "cuda130")
 
@@ -136,7 +134,7 @@ def dali_distributions() -> dict[str, bool]:
 
 
 def dali_cuda_major() -> int | None:
-    """Return the major version of CUDA that DALI was built for, or None if DALI cannot be imported."""
+    """Return the major version of CUDA for which DALI was built, or None if DALI cannot be imported."""
     module, _ = _import_dali()
     version = str(getattr(module, "__cuda_version__", ""))  # 13.4.92 is encoded as the number 13492
     return int(version[:2]) if version[:2].isdigit() else None
@@ -161,8 +159,8 @@ def gpu_names() -> list[str]:
 
 
 def most_jpeg_engines() -> float:
-    """Return the maximum number of JPEG engines per GPU. This is the environment variable DALI_COMPAT_JPEG_ENGINE, or
-    infinity if the variable is not set."""
+    """Return the maximum number of JPEG engines per GPU: the environment variable DALI_COMPAT_JPEG_ENGINE, by default
+    infinity."""
     value = os.environ.get(JPEG_ENGINE, "").strip()
     return int(value) if value.isdigit() else math.inf
 
@@ -187,7 +185,7 @@ def hidden_jpeg_engines(index: int) -> Problem | None:
 
 
 def max_connections() -> int:
-    """Return the number of CUDA's hardware queues, which is CUDA_DEVICE_MAX_CONNECTIONS, or 8 by default."""
+    """Return the number of CUDA's hardware queues: CUDA_DEVICE_MAX_CONNECTIONS, or 8 by default."""
     value = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     return int(value) if value.isdigit() else CUDA_DEFAULT_CONNECTIONS
 

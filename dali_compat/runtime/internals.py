@@ -23,24 +23,24 @@ from typing import Any
 
 
 def take_head_lock() -> None:
-    """Wait until no thread holds CPython's HEAD_LOCK. If a native thread such as gloo's holds it during a fork, the
-    child deadlocks in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
+    """Wait until no thread holds CPython's HEAD_LOCK, because a fork at that time may deadlock the child.
 
-    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock, too, but may deadlock
-    if it runs the garbage collector (issue 106883).
+    A native thread such as gloo's may hold it in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
+    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock, too, but may deadlock if
+    it runs the garbage collector (issue 106883).
     """
     if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
         ctypes.PyDLL(None).PyThreadState_SetAsyncExc(ctypes.c_ulong(0), None)
 
 
 def reset_lock(lock: Any) -> None:
-    """Release a lock whose holder does not exist in this forked child. Lock._at_fork_reinit() was added in Python
-    3.9."""
+    """Release a lock that a thread of the parent held when this child was forked. Lock._at_fork_reinit() was added in
+    Python 3.9."""
     lock._at_fork_reinit()
 
 
 def at_exit_before_threads(function: Callable[[], None]) -> None:
-    """Register a function that ends threads at exit, before Python joins them. atexit would call it only afterwards.
+    """Register a function that ends threads at exit, before Python joins them. atexit would be too late.
 
     threading._register_atexit() was added in Python 3.9.
     """
@@ -66,8 +66,8 @@ def trainer_is_at_last_batch(loader: Any) -> bool:
 
 
 def module_runner() -> Callable[..., Any]:
-    """Return the function with which ``python -m`` runs a module. runpy.run_module() would remove __main__ when it
-    returns, while threads and atexit functions still use it."""
+    """Return the function with which ``python -m`` runs a module. Unlike runpy.run_module(), it keeps __main__ for
+    threads and atexit functions."""
     runner: Callable[..., Any] = runpy._run_module_as_main  # type: ignore[attr-defined]  # private
     return runner
 
@@ -97,7 +97,7 @@ def profiler_check() -> Callable[[], bool]:
 
 
 def current_stream_of(device: Any) -> int:
-    """Return torch.cuda.current_stream(device).cuda_stream, without creating the Stream object, which takes 3 us.
+    """Return torch.cuda.current_stream(device).cuda_stream, without spending 3 us on a Stream object.
 
     _cuda_getCurrentRawStream() was added in torch 1.8.
     """
@@ -112,8 +112,7 @@ def version_of(tensor: Any) -> int:
 
 
 def collate_functions() -> dict[Any, Any]:
-    """Return the functions that the program has set in default_collate_fn_map, by type. The map was added in torch
-    2.0."""
+    """Return the functions that the program has set in default_collate_fn_map, by type (added in torch 2.0)."""
     from torch.utils.data._utils import collate
 
     torchs = vars(collate)
@@ -164,21 +163,20 @@ in Accelerate 0.18."""
 def framework_calls() -> list[FrameType]:
     """Return the frames of Accelerate and Ray Train in the call stack, innermost first.
 
-    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader. Since
-    Accelerate 0.20 and Ray 2.7, the script's loader is a local variable of these functions.
+    Accelerate's prepare(loader) and Ray Train's prepare_data_loader(loader) construct another loader. Since Accelerate
+    0.20 and Ray 2.7, the script's loader is a local variable of these functions.
     """
     frames = islice(callers(), 16)  # the framework's function is not further from our constructor
     return [one for one in frames if str(one.f_globals.get("__name__")).startswith((ACCELERATE, "ray.train."))]
 
 
 def file_of(error: BaseException | None) -> str:
-    """Return the path of the file that caused an OSError or an error of Pillow, or "" if it is unknown. Most of
-    Pillow's errors do not contain the path, but local variables of Pillow's functions do."""
+    """Return the path of the file that caused an OSError or an error of Pillow, or "" if it is unknown."""
     met: list[BaseException] = []  # "raise error from error" creates a cycle
     while error is not None and error not in met:
         met.append(error)
         found = [getattr(error, "filename", None)]
-        for frame, _ in walk_tb(error.__traceback__):
+        for frame, _ in walk_tb(error.__traceback__):  # most of Pillow's errors do not contain the path
             if str(frame.f_globals.get("__name__")).startswith("PIL."):
                 image, file = (frame.f_locals.get(name) for name in ("self", "fp"))
                 files = image, file, getattr(image, "fp", None)

@@ -24,7 +24,7 @@ _announced: set[tuple[str, int]] = set()  # lines, with the id of the data set
 
 
 def report_fallback(what: str, fallback: str, reported: set[str]) -> None:
-    """Report the message ``what`` about a fallback, in the way that DataLoader's argument ``fallback`` selects.
+    """Report the message ``what`` about a fallback, as DataLoader's argument ``fallback`` selects.
 
     "warn" issues a FallbackWarning and adds the message to ``reported``, unless it is already there. "silent" reports
     nothing.
@@ -78,8 +78,7 @@ def user_line(last_module: str = "") -> str:
 def _user_frame(last_module: str = "") -> tuple[int, FrameType]:
     """Return the stack level and the innermost frame of user code. ``last_module`` is as in user_line().
 
-    If there is no user code, return the innermost frame outside of this package and _LIBRARIES. If there is none
-    either, return the caller's frame.
+    Without user code, return the innermost frame outside of this package and _LIBRARIES, or else the caller's frame.
     """
     calls = callers()
     first, other = next(calls), None  # ``first`` is the caller in this module
@@ -95,8 +94,8 @@ def _user_frame(last_module: str = "") -> tuple[int, FrameType]:
 
 
 def in_columns(rows: Sequence[tuple[str, ...]], left: int | None = None) -> str:
-    """Format rows as lines with aligned columns. The first ``left`` columns (by default all) are left-aligned. The
-    other columns are right-aligned."""
+    """Format rows as lines with aligned columns. The first ``left`` columns (by default all) are left-aligned, the
+    others right-aligned."""
     aligned = [
         [f"{cell:{'<' if left is None or number < left else '>'}{max(map(len, column))}}" for cell in column]
         for number, column in enumerate(zip(*rows, strict=True))
@@ -111,8 +110,7 @@ def terminal_columns() -> int:
 
 
 def wrapped(text: str, columns: int) -> str:
-    """Wrap each line of the text to ``columns`` characters. Continuation lines are indented by 4 more characters than
-    the first line."""
+    """Wrap each line of the text to ``columns`` characters. Continuation lines are indented by 4 more characters."""
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)

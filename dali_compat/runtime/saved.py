@@ -1,4 +1,4 @@
-"""Files that cache results for later starts, and locks that let one process at a time write a file."""
+"""Files that cache results for later starts, and locks for processes that write the same file."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def packed(meta: dict, arrays: dict[str, np.ndarray]) -> memoryview:
 
 
 def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str, np.ndarray]] | None:
-    """Return ``meta`` and the arrays of a file written by save(). Return None if the file is missing or damaged, does
-    not belong to this user or one of ``owners`` (user ids), or is writable by others."""
+    """Return ``meta`` and the arrays of a file written by save(). Return None if the file is missing or damaged, is
+    writable by others, or belongs neither to this user nor to one of ``owners`` (user ids)."""
     return unpacked(read(path, owners))
 
 
@@ -91,8 +91,8 @@ def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Context manager that holds the lock ``name``, so that the ranks of a training job do not repeat work. If locks do
-    not work or the lock is not free within a minute, continue without it."""
+    """Context manager that holds the lock ``name``, to keep the ranks of a training job from repeating work. Continue
+    without the lock if locks do not work or it is not free within a minute."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
         try:
