@@ -90,8 +90,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _pages() -> str:
-    """Return the documentation's address if the package was published with one, otherwise its location in the
-    repository."""
+    """Return the documentation's address. Without one, return its location in the repository."""
     try:
         found = metadata.metadata("dali_compat").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed

@@ -41,7 +41,7 @@ class UsageError(Exception):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return True for a KeyboardInterrupt, and for the RuntimeError that Ctrl-C may cause in ``threading`` (CPython
+    """Return True for a KeyboardInterrupt, and for an error raised while it was handled, as in ``threading`` (CPython
     3.11)."""
     return any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__))
 
@@ -53,7 +53,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def is_data_error(error: BaseException) -> bool:
-    """Return True if the error is about an unreadable file, or about a batch whose images differ in size."""
+    """Return True if the error is about an unreadable file, or about images of a batch that differ in size."""
     return isinstance(error, ImageReadError) or SIZES_DIFFER in str(error)
 
 
@@ -157,7 +157,7 @@ def _by_content(path: str) -> str | None:
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add the path, --option, --transform and --on-error, from which dataset_of() opens a data set."""
+    """Add the arguments of dataset_of(): the path, --option, --transform and --on-error."""
     parser.add_argument(
         "path", nargs="+", metavar="FOLDER", help="folder of class folders, a table or an archive, as for check"
     )
@@ -178,7 +178,7 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
 
 
 def dataset_of(args: argparse.Namespace) -> Any:
-    """Return the data set that the command line names. Raise UsageError if it does not exist or has no images."""
+    """Return the data set of the command line. Raise UsageError if it does not exist or has no images."""
     from dali_compat import DALIImageFolder
 
     spec, name = args.transform, " ".join(map(redacted, args.path))
@@ -225,7 +225,7 @@ def device_name(text: str) -> str:
 
 
 def device_of(args: argparse.Namespace) -> Any:
-    """Return the torch.device of --device, and set a missing --batch-size. Raise UsageError if there is no such GPU."""
+    """Return the torch.device of --device, and set a missing --batch-size. Raise UsageError if the GPU is missing."""
     import torch
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -248,7 +248,7 @@ def imagenet(which: str) -> Any:
 
 
 def transform_of(spec: str) -> Any:
-    """Return the transform that --transform specifies. Raise UsageError with the original message if that fails."""
+    """Return the transform of --transform. Raise UsageError with the original message if that fails."""
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:

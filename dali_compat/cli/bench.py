@@ -1,9 +1,9 @@
 """Measure how fast your data loads, what limits it, and what to change.
 
 A first pass over random images is not timed. Then the files of these images are read twice, from the disk and from the
-page cache, with as many threads as the loader has. If the data set is larger than the free memory, the time of
-reading from the disk is used, otherwise that from the page cache. Finally, a second pass is timed. limit() in limits.py
-determines the bottleneck.
+page cache, with as many threads as the loader has. The time from the disk counts if the data set is larger than the
+free memory, otherwise the time from the page cache. Finally, a second pass is timed. limit() in limits.py determines
+the bottleneck.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run(args) -> int:
 
 
 def make_loader(dataset, args, device: torch.device):
-    """Return a loader with ``_ahead(args)`` untimed and then ``args.batches`` timed batches in each epoch."""
+    """Return a loader for epochs of ``_ahead(args)`` untimed and then ``args.batches`` timed batches."""
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}

@@ -87,7 +87,7 @@ def _source(args):
 
 
 def _check(source, findings, workers: int) -> bool:
-    """Inspect all items. Return False if interrupted by Ctrl-C."""
+    """Inspect all items. Return False after Ctrl-C."""
     with (
         closing(process_map(source.inspect, source.items(), min(workers, source.total))) as results,
         tqdm(total=source.total, desc="checking", unit="file", miniters=1, disable=None) as bar,
@@ -289,7 +289,7 @@ def _plural(count: int, what: str) -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a path whose control characters are escaped, because they would affect a terminal."""
+    """Return a path with escaped control characters, because these would affect a terminal."""
     return path if path.isprintable() else repr(path)[1:-1]
 
 

@@ -80,7 +80,7 @@ def decode(source: Source) -> Inspection:
 
 
 def identify(source: Source) -> Inspection:
-    """Return an Inspection with the kind of a file that ImageFolder does not list. Do not decode the file."""
+    """Return an Inspection with the kind of a file that ImageFolder does not list. The file is not decoded."""
     try:
         with warnings.catch_warnings(), _opened(source) as file:
             warnings.simplefilter("ignore")
@@ -96,7 +96,7 @@ def identify(source: Source) -> Inspection:
 
 
 def _opened(source: Source) -> AbstractContextManager[IO[bytes]]:
-    """Open a source. Raise OSError for a pipe or a device, because opening a pipe would block."""
+    """Open a source. Raise OSError for a pipe or a device, because opening it would block."""
     if not is_record(source) and not stat.S_ISREG(os.stat(source).st_mode):
         raise OSError("it is not a regular file")
     return opened(source)
@@ -118,7 +118,7 @@ def _failure(source: Source, error: Exception) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error without the path, which the report contains anyway."""
+    """Return the text of an error without the path."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or "no reason given"
 
 
@@ -138,13 +138,12 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
     """Yield (item, function(item)) for each item in order. If a process crashes on an item, yield (item, Crash)
     instead.
 
-    No threads or locks are used, because an interrupt could leave a lock held, and the program would then hang.
-
     Args:
         function: takes an item and raises no errors. Items and results must be picklable.
         items: iterated lazily.
         processes: number of processes, 1 or more. They ignore SIGINT, and end when the generator ends.
     """
+    # no threads or locks, because an interrupt could leave a lock held, and the program would then hang
     items, pending, workers = iter(items), deque[tuple[list, int]](), list[_Worker]()
 
     def submit(number: int) -> None:
@@ -174,8 +173,8 @@ def process_map(function: Callable, items: Iterable, processes: int) -> Generato
 
 
 def _separately(function: Callable, chunk: list) -> list:
-    """Return the results of a chunk from a new process. If this process crashes, use a new process for each item. The
-    result of an item whose process crashes is a Crash."""
+    """Return the results of a chunk from a new process. If this process crashes, use one process per item. An item that
+    crashes its process gives a Crash."""
     worker = _Worker(function)
     try:
         worker.send(chunk)
@@ -190,7 +189,7 @@ def _separately(function: Callable, chunk: list) -> list:
 
 
 class _Worker:
-    """A process that applies a function to the items of chunks, in the order in which they are sent."""
+    """A process that applies a function to the items of chunks, in the order of send()."""
 
     def __init__(self, function: Callable):
         context = multiprocessing.get_context("fork")
@@ -218,8 +217,8 @@ class _Worker:
         return found
 
     def end(self) -> int:
-        """End the process and return its exit code. Killing it is safe, because it writes no files."""
-        self._process.kill()
+        """End the process and return its exit code."""
+        self._process.kill()  # safe, because the process writes no files
         self._process.join()
         return self._process.exitcode or 0
 
@@ -249,8 +248,8 @@ class FileSource:
     folders: list[dict] = field(default_factory=list)
 
     def lists(self, item: Any) -> bool:
-        """Return True if an item belongs to the data set. ImageFolder lists only files with the extension of an
-        image. Other data sets list all items."""
+        """Return True if an item belongs to the data set. ImageFolder lists only files with an image's extension. Other
+        data sets list all items."""
         return self.kind != "folder" or has_file_allowed_extension(item, IMG_EXTENSIONS)
 
     def inspect(self, item: Any) -> Inspection:
@@ -267,8 +266,7 @@ class FileSource:
 
 
 def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -> FileSource:
-    """Return the FileSource of images in object storage. This process fetches the images, _AT_ONCE at a
-    time."""
+    """Return the FileSource of images in object storage. This process fetches them, _AT_ONCE at a time."""
 
     def records() -> Iterator[Record]:
         for begin in range(0, len(urls), _AT_ONCE):

@@ -64,8 +64,8 @@ def run(args) -> int:
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:
-    """Time both loaders in turn with ImageNet's training transform, and print the median speed of ``args.epochs``
-    passes over each loader."""
+    """Time both loaders in turn with ImageNet's training transform, and print their median speeds. Each makes
+    ``args.epochs`` passes."""
     draws, transform = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1), imagenet("train")
 
     def options(dataset) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def one_pass(loader, device: torch.device, title: str) -> tuple[float, float]:
 
 
 def compare_pixels(root: str, device: torch.device, out: str) -> tuple[float, int]:
-    """Load the same images with torchvision and this package, and save both results and their difference as the PNG
+    """Load the same images with torchvision and this package. Save both results and their difference as the PNG
     ``out``.
 
     Return the mean and the largest difference in uint8 levels (0 to 255).
@@ -138,7 +138,7 @@ def levels(images: torch.Tensor) -> np.ndarray:
 
 
 def make_photo(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Return a random photo-like picture, uint8 RGB of shape (height, width, 3)."""
+    """Return a random photo-like picture, uint8 RGB (height, width, 3)."""
     light = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).resize(
         (width, height), Image.Resampling.BICUBIC
     )

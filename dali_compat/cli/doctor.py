@@ -64,7 +64,7 @@ def checks() -> list[Check]:
 
 
 def report(results: list[Check]) -> str:
-    """Format the checks, one line each, followed by the problems and their fixes."""
+    """Format the checks, one line each, followed by problems and fixes."""
     lines = [in_columns([(check.name, check.value) for check in results]), ""]
     wrong = [check for check in results if check.problem]
     for check in wrong:
@@ -152,7 +152,6 @@ def _gpus() -> Check:
 
 
 def _jpeg_engines() -> Check:
-    """Check how many JPEG engines each GPU has, and which files they decode."""
     answers, hidden = [], None
     for index in range(len(installation.gpu_names())):
         count = warm.jpeg_engines(index)
@@ -165,7 +164,6 @@ def _jpeg_engines() -> Check:
 
 
 def _exact_engine(index: int) -> str:
-    """Describe which files the GPU's JPEG engine decodes with exact=True."""
     try:
         from ..engine.planes import engines
     except ImportError as error:  # torchvision cannot be imported, which _torchvision() reports

@@ -52,8 +52,8 @@ def limit(m: Measured) -> Bottleneck:
     - PYTHON: next() runs Python functions, or waits for them, for at least the share BUSY of the time.
     - BUSY_MACHINE: other programs use at least the share OTHERS of the cores, the loader uses less than BUSY, and
       together they use at least BUSY.
-    - DISK, HOST, CPU: the busiest of the three, if it is busy for at least BUSY of the time. DISK is reading the files,
-      HOST the calling thread's Python, and CPU all cores or the loader's threads.
+    - DISK, HOST, CPU: the busiest of the three, if busy for at least BUSY of the time. DISK is reading the files, HOST
+      the calling thread's Python, and CPU all cores or the loader's threads.
     - DECODER: no measured resource is busy. The time goes to the GPU, or there are too few batches in flight.
     """
     reading, host = m.read / m.loading, m.host / m.loading

@@ -35,7 +35,8 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    """Run the program as python does. Return 0, or 2 if the script cannot be opened. Its exceptions propagate."""
+    """Run the program as python does. Return 0, or 2 if the script cannot be opened. The program's exceptions
+    propagate."""
     if not args.program:
         raise UsageError("pass a script, or -m and a module, as in: run train.py --epochs 90")
     name = args.program[0]
@@ -90,7 +91,7 @@ def _begin_path_with(folder: str) -> None:
 def _without_our_frames(hook: Any) -> Any:
     """Return an excepthook that calls ``hook`` without this module's frames in the traceback, and prints a remedy.
 
-    If ``hook`` is Python's default, the frames inside of the loader are also removed for an error in the data.
+    If ``hook`` is Python's default, an error in the data also loses the frames inside of the loader.
     """
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
@@ -126,7 +127,7 @@ def _is_in_loader(module: Any) -> bool:
 
 
 def _remedy(error: BaseException) -> str:
-    """Return the remedy for an error, without importing torch if the program has not."""
+    """Return the remedy for an error. Do not import torch unless the program has."""
     if file_remedy := remedy_of(error):
         return f"dali_compat: {file_remedy}"
     if "dali_compat.patch.loader" not in sys.modules:

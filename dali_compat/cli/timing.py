@@ -19,7 +19,7 @@ from dali_compat import LoaderStats
 
 
 class SampledFiles:
-    """Random samples of a data set, whose files can be read without decoding them."""
+    """Random samples of a data set. Their files can be read without decoding."""
 
     def __init__(self, dataset, most: int):
         self._dataset = dataset
@@ -31,11 +31,11 @@ class SampledFiles:
         return len(self.indices)
 
     def leave_out(self, bad: set[int]) -> None:
-        """Remove the samples at the positions ``bad``, which the loader cannot read."""
+        """Remove the unreadable samples at the positions ``bad``."""
         self.indices = [index for at, index in enumerate(self.indices) if at not in bad]
 
     def drop(self) -> None:
-        """Ask the system to drop the files from the page cache. Archives are mapped, so they stay in it."""
+        """Ask the system to drop the files from the page cache. Mapped archives stay in it."""
         for index in self.indices:
             source = self._source(index)
             if isinstance(source, str) and hasattr(os, "posix_fadvise"):
@@ -88,7 +88,7 @@ class Passes:
         self._loader, self._ahead, self.device, self._done = loader, ahead, device, done
 
     def one(self) -> Pass:
-        """Iterate once, and time all batches except the first ``ahead`` ones."""
+        """Iterate once, and time all batches after the first ``ahead`` ones."""
         begin, cpu, all_cpu = 0.0, 0.0, 0.0
         for number, _ in enumerate(self._loader, 1):
             self._done()
@@ -115,7 +115,7 @@ def _cpu_time() -> float:
 
 
 def _cpu_time_of_all() -> float:
-    """Return the CPU time in seconds of all programs on the cores that this process may use, or 0 if unknown."""
+    """Return the CPU time in seconds of all programs on this process's cores, or 0 if unknown."""
     cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     with suppress(OSError):
         rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
