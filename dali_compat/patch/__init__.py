@@ -1,5 +1,5 @@
-"""install() makes torch's DataLoader use DALI for images, and uninstall() restores it. Importing this module does not
-import torch.
+"""Functions that make torch's DataLoader use DALI for images, and undo that. Importing this module does not import
+torch.
 
 - loader: replaces a loader during its construction, and keeps options that Accelerate and Ray Train would lose.
 """
@@ -45,11 +45,12 @@ def install(
 ) -> ExitStack:
     """Make torch.utils.data.DataLoader use DALI for images, in this process and its spawned children.
 
-    torch's class itself is patched, so it does not matter where or when the class was imported. Subclasses that call
-    its constructor are included (torchdata's StatefulDataLoader does not call it). A loader over an image folder, an
-    archive or images in memory (from this package, torchvision or timm), or over a custom data set whose images DALI
-    can decode, becomes a dali_compat.DataLoader. Any other loader remains torch's; if it loads images, ``fallback``
-    selects how the reason is reported. Existing loaders do not change. A second call replaces the options of the first.
+    torch's class itself is patched, so it does not matter where or when it was imported. Subclasses are included if
+    they call its constructor (torchdata's StatefulDataLoader does not). A new loader becomes a dali_compat.DataLoader
+    if its data set is an image folder, an archive or images in memory, from this package, torchvision or timm. The same
+    applies to custom data sets of images that DALI can decode. Any other loader remains torch's. If it loads images,
+    ``fallback`` selects how the reason is reported. Existing loaders do not change. A second call replaces the options
+    of the first.
 
     Args:
         exact, device, fallback: as in DataLoader. A loader that is constructed with one of these options keeps
@@ -132,7 +133,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
 
 def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
-    """Replace the function ``owner.name`` with ``made(function)``, if this was not done before."""
+    """Replace the function ``owner.name`` with ``made(function)``, unless this was done before."""
     original = getattr(owner, name)
     if not hasattr(original, "_dali_compat_original"):
         ours: Any = functools.wraps(original)(made(original))
@@ -141,8 +142,8 @@ def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
 
 
 def _unwrap(owner: Any, name: str) -> None:
-    """Restore the original function. If other code has wrapped the replacement, keep the replacement, which then calls
-    the original function."""
+    """Restore the original function. If other code has wrapped the replacement, the replacement stays and calls the
+    original."""
     ours = getattr(owner, name)
     original = getattr(ours, "_dali_compat_original", None)
     if original is not None and ours.__wrapped__ is original:
@@ -174,7 +175,7 @@ def _constructor(original: Any) -> Any:
 
 
 def _is_dali_loader(loader: Any) -> bool:
-    """Return True for a dali_compat.DataLoader, without importing the class."""
+    # without importing the class
     return any(kind.__module__ == "dali_compat.loader" for kind in type(loader).__mro__)
 
 

@@ -1,7 +1,7 @@
 """Turn a loader of torch's class, or of a subclass, into a dali_compat.DataLoader during its construction.
 
-Accelerate and Ray Train construct another loader from the script's loader. In the new loader's constructor, functions
-of this module find the script's loader in the call stack (runtime.internals.framework_calls).
+Accelerate and Ray Train construct another loader from the script's loader. The new loader's constructor finds the
+script's loader in the call stack (runtime.internals.framework_calls).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ made: weakref.WeakSet[DataLoader[object]] = weakref.WeakSet()
 
 
 class InstalledLoader(DataLoader):
-    """DataLoader with the options of install() as defaults. If a framework constructs another loader from this loader's
-    class and arguments, the new loader has these defaults, too."""
+    """DataLoader with the options of install() as defaults. They also apply if a framework constructs another loader
+    from this one's class and arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         options = {} if Patched.now is None else Patched.now.options
@@ -39,8 +39,8 @@ class InstalledLoader(DataLoader):
 
 
 def convert(loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any], now: Patched) -> str | None:
-    """Turn ``loader`` into a dali_compat.DataLoader, and return None. ``args`` and ``kwargs`` are the arguments of its
-    constructor. If a framework needs a feature that dali_compat lacks, return the reason without changing ``loader``.
+    """Turn ``loader`` into a dali_compat.DataLoader, and return None. ``args`` and ``kwargs`` are its constructor's
+    arguments. If a framework needs a feature that dali_compat lacks, leave the loader unchanged and return the reason.
     """
     if any(type(frame.f_locals.get("self")).__name__ == "DataLoaderDispatcher" for frame in framework_calls()):
         return "Accelerate's dispatch_batches=True sends batches from one process to the others"
@@ -98,8 +98,8 @@ def remedy(error: BaseException) -> str:
 
 
 def check_nothing_is_skipped_twice() -> None:
-    """Raise RuntimeError if Accelerate's skip_first_batches() constructs this loader from a loader that resumes from
-    its state, because both would skip the same batches."""
+    """Raise RuntimeError if Accelerate's skip_first_batches() constructs this loader from one that resumes from its
+    state, because both would skip the same batches."""
     for frame in framework_calls():
         if not _is_from_accelerate(frame) or frame.f_code.co_name != "skip_first_batches":
             continue
@@ -125,7 +125,6 @@ def options_of(dataset: Any) -> dict[str, Any]:
 
 
 def _script_loaders(dataset: Any) -> Iterator[DataLoader]:
-    """Yield the loaders over ``dataset`` that are local variables of a framework's calls."""
     for frame in framework_calls():
         for value in frame.f_locals.values():
             if isinstance(value, DataLoader) and getattr(value, "dataset", None) is dataset:
