@@ -65,7 +65,8 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return the entries of ``numbers`` whose files were written to after indexing, or are missing and not open.
+        """Return the entries of ``numbers`` with files that were written to after indexing, or are missing and not
+        open.
 
         Views of such a file may mix old and new bytes. A replaced or deleted file keeps its old bytes while it is open.
         """

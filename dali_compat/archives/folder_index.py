@@ -156,8 +156,8 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _load(file: Path, root: str, started: int) -> _Listing | None:
-    """Return the cached listing of a folder, or None if it is missing or not valid. ``started`` is the time in ns at
-    which this process called cached_samples()."""
+    """Return the cached listing of a folder, or None if it is missing or not valid. ``started`` is the time in ns of
+    this process's call of cached_samples()."""
     try:
         listing = _listing((saved.load(file) or ({}, {}))[0])
         stamps = [_stamp(os.path.join(root, folder.path)) for folder in listing.folders]

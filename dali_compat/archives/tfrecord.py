@@ -3,8 +3,8 @@
 Sources: tensorflow/core/lib/io/record_writer.h and crc32c.h, tensorflow/core/example/example.proto and feature.proto.
 
 A record is a uint64 length, the masked CRC-32C of these 8 bytes, the data, and the masked CRC-32C of the data, all
-little-endian. The data is an Example, which holds a Features (field 1), a map of names to Feature. A Feature is a list
-of bytes (1), floats (2) or int64s (3).
+little-endian. The data is an Example. It holds a Features (field 1), a map of names to Feature. A Feature is a list of
+bytes (1), floats (2) or int64s (3).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _checked_leaf(dataset: Any) -> Images:
 
 
 def is_store(dataset: Any) -> TypeIs[Archive | DALIHuggingFace]:
-    """Return True if the data set is a Store (sources.py), whose read() returns encoded images."""
+    """Return True if the data set is a Store (sources.py). The read() of a Store returns encoded images."""
     return isinstance(dataset, Archive) or (isinstance(dataset, DALIHuggingFace) and dataset.paths is None)
 
 

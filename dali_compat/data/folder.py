@@ -18,10 +18,10 @@ from .sources import Upright, decoded, object_image
 
 
 class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
-    """torchvision's ImageFolder for dali_compat.DataLoader, which decodes and transforms its images with DALI.
+    """torchvision's ImageFolder, with images that dali_compat.DataLoader decodes and transforms with DALI.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(class index))`` with a PIL image in RGB. The
-    data set works in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(class index))`` with a PIL image in RGB. The data set works
+    in any loader.
 
     Args:
         root: folder of class folders of images, such as ``root/dog/1.jpg``, or its URL, such as ``s3://bucket/train``

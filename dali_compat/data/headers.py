@@ -115,7 +115,7 @@ class Headers:
             return _allowed(self._facts[index])
 
     def unknown(self, index: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return a bool array (N,), True for images whose header has to be read."""
+        """Return a bool array (N,), True for images with unread headers."""
         with self._lock:
             top = int(index.max(initial=-1)) + 1
             if top > len(self._facts):
@@ -124,7 +124,7 @@ class Headers:
             return (known["kinds"] == UNKNOWN) | (known["kinds"] == UNREADABLE) | (known["keys"] != keys)
 
     def add(self, index: np.ndarray, keys: np.ndarray, facts: np.ndarray) -> None:
-        """Store headers that prefetch.py has read, except those that are cached already."""
+        """Store headers from prefetch.py, except those that are cached already."""
         with self._lock:
             unknown = np.flatnonzero(self.unknown(index, keys))
             self._put(index[unknown], keys[unknown], facts[unknown])
@@ -190,7 +190,7 @@ _headers: IdentityWeakDict[Headers] = IdentityWeakDict()
 
 
 def headers_of(dataset) -> Headers:
-    """Return the Headers of a data set, which all its loaders share."""
+    """Return the Headers of a data set. All its loaders share them."""
     return _headers.get(dataset, Headers)
 
 
@@ -203,7 +203,7 @@ def header_hashes(size_field: np.ndarray) -> np.ndarray:
 
 
 def facts_of(headers: list[Header]) -> np.ndarray:
-    """Convert N headers to an array (N,) of dtype FACTS, whose ``keys`` are 0."""
+    """Convert N headers to an array (N,) of dtype FACTS. Its ``keys`` are 0."""
     rows = [(0, x[1:3], x.length, 0, x.ctime, x.at, x.intact, x.chroma, x.orientation, x.kind) for x in headers]
     facts = np.array(rows, FACTS)
     size_field = np.frombuffer(b"".join(one.size_field for one in headers), np.uint8)

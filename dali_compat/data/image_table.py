@@ -28,10 +28,10 @@ AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
-    """Image files and targets for dali_compat.DataLoader, which decodes and transforms the images with DALI.
+    """Image files and targets. dali_compat.DataLoader decodes and transforms the images with DALI.
 
-    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB. The data set
-    works in any loader.
+    ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB. The data set works in
+    any loader.
 
     Args:
         paths: paths of the files, as str, bytes or PathLike, or URLs of objects such as ``s3://bucket/1.jpg`` or
@@ -48,7 +48,7 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
 
     Attributes:
         paths: list of str.
-        targets: a list, or a tensor whose rows are the targets.
+        targets: a list, or a tensor with one row per target.
         samples: list of (path, target). To change it, assign new ``paths`` and ``targets``.
 
     Raises:
@@ -113,7 +113,7 @@ def joined(paths: Iterable[AnyPath], root: str | os.PathLike[str] | None) -> lis
 
 
 def as_targets(targets: Any) -> Any:
-    """Convert targets to a list, or to a CPU tensor whose rows are the targets."""
+    """Convert targets to a list, or to a CPU tensor with one row per target."""
     if isinstance(targets, torch.Tensor):
         return targets.cpu()
     if hasattr(targets, "to_numpy"):  # a column of pandas

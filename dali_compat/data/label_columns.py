@@ -38,7 +38,7 @@ def labels_of(
 
     Args:
         columns: name and values of each column; None for an empty cell.
-        single: True if the user passed the name of one column. False for a list of names, whose targets are vectors.
+        single: True if the user passed the name of one column. False for a list of names; the targets are then vectors.
         where: returns the location of a row, for errors.
         classes: class names in the order of their numbers.
 
@@ -140,7 +140,7 @@ def several_labels(
     """Return one float32 vector per cell, with 1 for each label of the cell and 0 for all others.
 
     Args:
-        cells: text, or None for an empty cell, which has no labels.
+        cells: text, or None for an empty cell without labels.
         separator: text between labels; surrounding spaces are ignored.
         where: returns the location of a row, for errors.
         classes: labels in the order of the vector's elements. The default is all labels, sorted.

@@ -1,4 +1,4 @@
-"""Readers, which return the paths and targets of data sets of files."""
+"""Readers of the paths and targets of data sets of files."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Store(Protocol):
         ...
 
     def changed(self, indices: Sequence[Any]) -> np.ndarray:
-        """Return a bool array (N,), True for images whose bytes may have changed since read()."""
+        """Return a bool array (N,), True if an image's bytes may have changed since read()."""
         ...
 
     def copied(self, index: Any) -> bytes: ...
@@ -73,7 +73,7 @@ Source = str | Record
 
 
 class Upright(str):
-    """The path of a file whose image is rotated by its EXIF orientation. It never equals a plain str."""
+    """The path of a file with an image to rotate by its EXIF orientation. It never equals a plain str."""
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
@@ -107,7 +107,7 @@ def current_folder() -> str:
 
 
 def within(folder: str, path: str) -> str:
-    """Join a relative path to ``folder``, which ends with a slash or is empty."""
+    """Join a relative path to ``folder``. The folder ends with a slash or is empty."""
     return path if path[:1] == "/" else type(path)(folder + path)
 
 
@@ -129,7 +129,7 @@ def fetch(sources: list[Source]) -> None:
 
 
 def overwritten(sources: Sequence[Source]) -> np.ndarray:
-    """Return a bool array (N,), True for sources whose bytes may have changed since fetch().
+    """Return a bool array (N,), True if a source's bytes may have changed since fetch().
 
     Do not access such bytes, because the file may be shorter now.
     """

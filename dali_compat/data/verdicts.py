@@ -45,7 +45,7 @@ class Verdicts:
             self._verdicts[index], self._own[index] = verdicts, True
 
     def forget(self, index: np.ndarray | int) -> None:
-        """Reset verdicts, so that the files are compared again."""
+        """Reset verdicts. The files will be compared again."""
         self.put(np.atleast_1d(index), np.zeros(1, np.uint64))
 
     def decoders(self, count: int) -> np.ndarray:

@@ -213,7 +213,7 @@ def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
 
 
 def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """Return a bool array, True for images whose (height, width) differs from ``sizes``. ``sizes`` is (N, 2), or (1, 2)
+    """Return a bool array, True for images of another (height, width) than in ``sizes``. ``sizes`` is (N, 2), or (1, 2)
     for one size. The array is (N,), or (1,) for a tensor and one size."""
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]

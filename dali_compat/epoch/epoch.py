@@ -101,7 +101,7 @@ class Epoch(Generic[R]):
 
     @property
     def fast_collate(self) -> bool:
-        """True if collate_fn is timm's fast_collate, which is default_collate with a tuple as the result."""
+        """True if collate_fn is timm's fast_collate. It is default_collate with a tuple as the result."""
         timm = sys.modules.get("timm.data.loader")
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 

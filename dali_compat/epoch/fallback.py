@@ -240,8 +240,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield ``samples``, or those of iter(dataset) if there are none. A data set whose state was loaded between two
-    epochs may first end the previous one."""
+    """Yield ``samples``, or those of iter(dataset) if there are none. After its state was loaded between two epochs, a
+    data set may first end the previous one."""
     empty = True
     for one in samples:
         empty = False

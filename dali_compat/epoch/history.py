@@ -134,7 +134,7 @@ class History:
         return self._traits[1]
 
     def load(self, loader, route: Route, state: State, strict: bool) -> None:
-        """Make the next iter() resume from a state, which is not modified.
+        """Make the next iter() resume from a state. The state is not modified.
 
         Raises:
             ValueError: the state is invalid, or ``strict`` is True and a different loader saved it. The message lists
@@ -179,7 +179,7 @@ class History:
 
 
 def merge_states(states: Sequence[State]) -> State:
-    """Merge the states of all ranks into one, from which any number of ranks can resume.
+    """Merge the states of all ranks into one. Any number of ranks can resume from it.
 
     Args:
         states: the result of ``loader.state_dict()`` on each rank after the same step, in any order.

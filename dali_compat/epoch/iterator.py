@@ -65,7 +65,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._begin(loader, route)
 
     def _reset(self, loader, first_iter=False) -> None:
-        """Start the next epoch of a persistent iterator, which keeps its base seed."""
+        """Start the next epoch of a persistent iterator. It keeps its base seed."""
         self.progress = loader._history.begin(loader, before=self.progress)
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():

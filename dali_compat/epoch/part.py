@@ -1,4 +1,4 @@
-"""Decode the rows of a batch that share a plan, and convert the images to the class that the transform returns."""
+"""Decode the rows of a batch that share a plan, and convert the images to the class of the transform's result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RowsDecoding:
     def _submit_at_once(
         self, group: type[DaliGroup] | type[PlanesGroup], left: list[int], given: str, **options: Any
     ) -> None:
-        """Submit the rows ``left`` in one group. Rows whose images are too small for the plan fail."""
+        """Submit the rows ``left`` in one group. Rows with images that are too small for the plan fail."""
         while left:
             try:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))

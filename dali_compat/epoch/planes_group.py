@@ -109,7 +109,7 @@ class PlanesGroup:
             self._engine.disable(_NO_MEMORY)
 
     def _copier(self) -> Callable[[], Files]:
-        """Return a function that copies the files to memory that no other code writes to."""
+        """Return a function that copies the files to private memory."""
         device = self._engine.device
         if self._given == PATHS:
             return partial(_copied, self._pipeline.receive(self._ticket), device)
@@ -235,7 +235,7 @@ def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """Return the first rows, at most _MOST_FILES, whose RGB pixels together take at most ``bytes_`` bytes."""
+    """Return the first rows, at most _MOST_FILES, as far as their RGB pixels together take at most ``bytes_`` bytes."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -3,7 +3,7 @@
 The thread works only between two calls of next(), because next() first waits for the thread. The epoch's state
 therefore needs no locks.
 
-With a GPU, the thread delays its work. A training step begins with kernel launches, which need the GIL, and the GPU may
+With a GPU, the thread delays its work. A training step begins with kernel launches. They need the GIL, and the GPU may
 be idle until the first launch.
 """
 

@@ -38,7 +38,7 @@ class Progress:
 
     Args:
         number: number of the epoch. A loader's first epoch is 0.
-        torch_workers: whether torch's own loader uses workers, which draw a seed from a generator.
+        torch_workers: whether torch's own loader uses workers. They draw a seed from a generator.
     """
 
     base_seed = lap = 0  # the seed is their sum; the lap counts epochs of a persistent iterator

@@ -177,7 +177,7 @@ class Meter:
 
 
 class Stats:
-    """Counts of a loader, whose iterators may run in different threads."""
+    """Counts of a loader. Its iterators may run in different threads."""
 
     def __init__(self) -> None:
         self._lock = new_lock()  # reentrant, since a signal handler may call read()

@@ -1,7 +1,7 @@
 """Iterators over a custom data set that torch's loader reads, while DALI and torch compute the images.
 
 torch's samplers, fetchers and worker processes are used unchanged. ``collate_fn`` and ``worker_init_fn`` are wrapped
-(tracing/worker.py), so that torch's iterator returns each batch as a TracedBatch.
+(tracing/worker.py) to return each batch as a TracedBatch.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class TracedImages:
 
 
 class ReceivedBatch:
-    """A batch that torch's iterator has returned, or the error that the iterator has raised.
+    """A batch from torch's iterator, or the iterator's error.
 
     Attributes:
         batch: the traced batch; after start() its TracedImages, and after finish() the user's batch.

@@ -1,7 +1,7 @@
 """Choice of a loader's route: DALI, arrays on the device, or torch's own loader. Each iter() chooses again.
 
-- dali: the DALI route, which keeps pipelines between epochs.
-- resident: the route for arrays, which are kept on the device.
+- dali: the DALI route. It keeps pipelines between epochs.
+- resident: the route for arrays. It keeps them on the device.
 - explain, batched: the functions of these names.
 """
 

@@ -1,4 +1,4 @@
-"""batched(), which transforms batches of tensors."""
+"""batched(), a function that transforms batches of tensors."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class DaliRoute:
         warm.in_background(opened)
 
     def idle(self, plan: Plan, form: Form) -> list[DecodePipeline]:
-        """Return the pipelines for a plan and form, except those that an epoch is using."""
+        """Return the pipelines for a plan and form, except those of running epochs."""
         return [one for one in self._pipelines if one.plan is plan and one.form == form and one.idle]
 
     def borrow(self, plan: Plan, batch_size: int, form: Form, borrower: Any) -> DecodePipeline:

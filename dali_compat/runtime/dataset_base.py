@@ -1,4 +1,4 @@
-"""Base class of this package's data sets, which warn if torch's own loader reads them."""
+"""Base class of this package's data sets. It warns if torch's own loader reads them."""
 
 from __future__ import annotations
 

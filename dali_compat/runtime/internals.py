@@ -1,8 +1,8 @@
 """Private names of Python and of other packages that this package uses.
 
-The docstrings state in which version a private name was added. tests/unit/test_internals.py tests the installed
-versions. Other private names are used for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and
-known data sets (data/).
+The docstrings state the version that added a private name. tests/unit/test_internals.py tests the installed versions.
+Other private names are used for custom data sets (tracing/patches.py), torchvision's arithmetic (ops/) and known data
+sets (data/).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def trainer_is_at_last_batch(loader: Any) -> bool:
 
 
 def module_runner() -> Callable[..., Any]:
-    """Return the function with which ``python -m`` runs a module. Unlike runpy.run_module(), it keeps __main__ for
+    """Return the function that runs a module for ``python -m``. Unlike runpy.run_module(), it keeps __main__ for
     threads and atexit functions."""
     runner: Callable[..., Any] = runpy._run_module_as_main  # type: ignore[attr-defined]  # private
     return runner
@@ -90,7 +90,8 @@ attributes that epoch/ uses. All of them exist in torch 2.0 and later."""
 
 
 def profiler_check() -> Callable[[], bool]:
-    """Return _profiler_enabled(), which returns True if torch's profiler is running. It was added in torch 1.9."""
+    """Return _profiler_enabled(), a function that returns True if torch's profiler is running. It was added in torch
+    1.9."""
     import torch
 
     return torch.autograd._profiler_enabled

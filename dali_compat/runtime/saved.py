@@ -23,7 +23,7 @@ _patience: dict[Path, float] = defaultdict(lambda: 60.0)
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder of dali_compat, which may not exist yet."""
+    """Return the user's cache folder of dali_compat. It may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "dali_compat"
 
 
@@ -33,7 +33,7 @@ def digest(*values) -> str:
 
 
 def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int = 0o600) -> None:
-    """Write ``meta``, which must be JSON-encodable, and arrays to a file with permissions ``mode``, atomically.
+    """Write ``meta`` and arrays to a file with permissions ``mode``, atomically. ``meta`` must be JSON-encodable.
 
     Raises:
         OSError: the folder is not writable, or the disk is full.

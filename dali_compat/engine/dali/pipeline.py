@@ -264,7 +264,7 @@ class DecodePipeline:
 
 
 def undecodable(images: list, device: torch.device, given: str) -> list[int]:
-    """Submit images one by one, and return the indices of those that DALI cannot decode. ``given`` is their form, as in
+    """Submit images one by one, and return the indices of the undecodable ones. ``given`` is their form, as in
     Form.input."""
     plan = Plan((), (), (), exact=False, channels_last=False)
     bad = []

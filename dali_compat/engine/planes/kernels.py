@@ -4,7 +4,7 @@ Colors are computed as in libjpeg-turbo (jdsample.c, fancy upsampling; jdcolor.c
 (Resample.c) or, if ``like`` is "v2", as in PyTorch for uint8 on the CPU (UpSampleKernel.cpp). Weights are computed in
 double precision, in the same order as in that C code, without fused multiply-add. All later computations use integers.
 
-Each image has a row of parameters, whose columns are geometry.COLUMNS.
+Each image has a row of parameters. Its columns are geometry.COLUMNS.
 """
 
 import torch
@@ -54,7 +54,7 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
-    """Return (N,) int32, 1 for images whose region in ``rows`` differs from ``pixels``, otherwise 0.
+    """Return (N,) int32, 1 if an image's region in ``rows`` differs from ``pixels``, otherwise 0.
 
     ``pixels`` is (bytes,) uint8, the (height, width, 3) regions of all images. Does not synchronize.
     """
@@ -245,7 +245,7 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` for each image whose region differs from ``wanted``, (height, width, 3)."""
+    """Store 1 in ``made`` for each image with a region that differs from ``wanted``, (height, width, 3)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)

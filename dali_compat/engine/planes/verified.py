@@ -1,4 +1,4 @@
-"""A JPEG engine whose pixels are compared with Pillow's for each file.
+"""A JPEG engine that compares its pixels with Pillow's for each file.
 
 The header does not show whether the pixels are equal. Pillow also accepts damaged data, and each decoder turns it into
 different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, equal to Pillow's. In a
@@ -9,8 +9,8 @@ The engine decodes the files twice, in two orders, because its result for damage
 content of its memory.
 
 For undamaged files, the result depends only on the kind of chroma. If _ENOUGH files of a kind were all equal, the
-engine also decodes intact files of that kind that were never compared. A random sample of these, one file in _EVERY **
-2, is still compared. If one file differs, files of its kind are compared again as they are read.
+engine also decodes intact files of that kind without a comparison. A random sample of these, one file in _EVERY ** 2,
+is still compared. If one file differs, files of its kind are compared again as they are read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EVERY = 6  # one in _EVERY batches, at random, compares 1 / _EVERY of its new f
 
 
 class VerifiedEngine(JpegEngine):
-    """A JpegEngine whose pixels are compared with Pillow's when a file is first read."""
+    """A JpegEngine that compares its pixels with Pillow's when a file is first read."""
 
     def __init__(self, device: torch.device):
         super().__init__(device)
@@ -195,7 +195,7 @@ class VerifiedEngine(JpegEngine):
         return self.differs(self.submit(files, locations).result(), locations, wanted)
 
     def differs(self, planes: torch.Tensor, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
-        """Return (N,) bool, True for images whose planes yield other pixels than ``wanted``.
+        """Return (N,) bool, True if an image's planes yield other pixels than ``wanted``.
 
         ``wanted`` is (bytes,) uint8, the RGB pixels of all images. Synchronizes the device.
         """
