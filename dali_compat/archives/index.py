@@ -70,7 +70,7 @@ class FileRows(NamedTuple):
         return self._replace(columns=self.columns[:, order], gaps=gaps)
 
     def key_list(self) -> list[bytes]:
-        """Return the keys, one per row. A damaged index may have another number."""
+        """Return the keys, one per row. A damaged index may have more or fewer keys."""
         keys, blob, end = [], self.keys.tobytes(), len(self.keys)
         while end > 0:
             size = int.from_bytes(blob[end - 4 : end], "little")

@@ -91,7 +91,7 @@ def _begin_path_with(folder: str) -> None:
 def _without_our_frames(hook: Any) -> Any:
     """Return an excepthook that calls ``hook`` without this module's frames in the traceback, and prints a remedy.
 
-    If ``hook`` is Python's default, an error in the data also loses the frames inside of the loader.
+    If ``hook`` is Python's default, the traceback of an error in the data also omits the loader's frames.
     """
 
     def excepthook(kind: Any, error: BaseException, trace: TracebackType | None) -> None:

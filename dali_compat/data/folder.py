@@ -18,7 +18,7 @@ from .sources import Upright, decoded, object_image
 
 
 class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
-    """torchvision's ImageFolder, with images that dali_compat.DataLoader decodes and transforms with DALI.
+    """torchvision's ImageFolder. dali_compat.DataLoader decodes and transforms its images with DALI.
 
     ``dataset[i]`` is ``(transform(image), target_transform(class index))`` with a PIL image in RGB. The data set works
     in any loader.

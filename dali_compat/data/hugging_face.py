@@ -33,8 +33,8 @@ def remedy_for(dataset: Any) -> str:
 
 
 class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]):  # type: ignore[type-arg]  # for new torchvisions
-    """A data set of Hugging Face's ``datasets``, with images that dali_compat.DataLoader decodes and transforms with
-    DALI. DALI reads the encoded bytes in Arrow's memory, or the file if a row has only a path.
+    """A data set of Hugging Face's ``datasets``. dali_compat.DataLoader decodes and transforms its images with DALI.
+    DALI reads the encoded bytes in Arrow's memory, or the file if a row has only a path.
 
     ``dataset[i]`` is ``(transform(image), target_transform(target))`` with a PIL image in RGB, rotated according to its
     EXIF orientation. The effects of select(), shuffle(), filter() and train_test_split() are kept.

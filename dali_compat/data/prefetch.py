@@ -20,8 +20,7 @@ _ANSWER = 128  # maximum size in bytes of the answer for one file
 
 
 class HeaderPrefetcher:
-    """``count`` processes that read image headers. request() returns a ticket, and result() takes it and returns the
-    headers.
+    """``count`` processes that read image headers. request() returns a ticket, and result(ticket) the headers.
 
     Raises:
         OSError: a process cannot be started.

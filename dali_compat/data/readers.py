@@ -128,7 +128,7 @@ def check_items(dataset: Any, *understood: Callable[..., Any]) -> None:
     if items not in understood or not is_original(items):
         raise Unsupported(f"{name} overrides __getitem__")
     if hasattr(dataset, "__getitems__"):
-        raise Unsupported(f"{name} has __getitems__")
+        raise Unsupported(f"{name} has __getitems__, which DALI would bypass; remove it to use DALI")
 
 
 def _check_folder(dataset: Any) -> None:

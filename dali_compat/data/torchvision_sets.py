@@ -50,7 +50,7 @@ def _reader_of_lists(*lists: str, others: tuple[str, ...] = (), joint: bool = Fa
             what = f"{name}.__getitem__ of torchvision {torchvision.__version__}"
             raise Unsupported(f"{what} is not supported by this version of dali_compat")
         if hasattr(dataset, "__getitems__"):
-            raise Unsupported(f"{name} has __getitems__")
+            raise Unsupported(f"{name} has __getitems__, which DALI would bypass; remove it to use DALI")
         for attribute in (*lists, *(_JOINT if joint else _SEPARATE)):
             if not hasattr(dataset, attribute):
                 raise Unsupported(f"{name} has no attribute {attribute!r}, unlike torchvision's")

@@ -44,7 +44,7 @@ class _Prepared(NamedTuple):
 
 
 class DaliBatch(Batch):
-    """A batch whose images are decoded by DALI, a GPU's JPEG engine or PIL.
+    """A batch of images that DALI, a GPU's JPEG engine or PIL decodes.
 
     The methods below are called in order. Only start() and finish() are required, because finish() does any skipped
     work. If one of the methods 2 to 5 fails, later methods do nothing, and finish() raises the exception.

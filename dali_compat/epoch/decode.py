@@ -148,8 +148,8 @@ class DaliGroup:
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions in ``encoded`` of the images that PIL has to read.
 
-        These images have changed since their headers were read, or DALI and PIL may decode them differently. An image
-        is checked for the latter when it is decoded for the first time.
+        Such an image has changed since its header was read, or DALI and PIL may decode it differently. Each image is
+        checked for a difference only once.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:

@@ -45,8 +45,8 @@ R = TypeVar("R", bound=Any)  # DaliRoute or ResidentRoute
 
 
 class Epoch(Generic[R]):
-    """State shared by the batches of one epoch. It must not refer to a batch: the cycle would keep deleted iterators
-    alive.
+    """State shared by the batches of one epoch. It does not refer to batches, because a cycle would keep deleted
+    iterators alive.
 
     Attributes:
         dataset, collate_fn: the loader's.

@@ -240,8 +240,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield ``samples``, or those of iter(dataset) if there are none. After its state was loaded between two epochs, a
-    data set may first end the previous one."""
+    """Yield ``samples``, or those of iter(dataset) if there are none. A data set that resumes between two epochs may
+    first end the previous epoch without a sample."""
     empty = True
     for one in samples:
         empty = False
@@ -278,7 +278,7 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set an attribute of the wrapped data set, as a worker_init_fn may do. The wrapper keeps its own."""
+        """Set one of the wrapper's attributes, or any other on the wrapped data set, as a worker_init_fn may do."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 
@@ -321,7 +321,7 @@ class _OnErrorCollate:
 
 
 def _length(batch: Any) -> int:
-    """Return the length of a batch's first leaf, or 1 if it has none."""
+    """Return the length of a batch's first leaf, or 1 for a leaf without a length."""
     while isinstance(batch, (list, tuple, dict)) and batch:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch) if isinstance(batch, torch.Tensor) and batch.ndim else 1

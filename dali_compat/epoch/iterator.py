@@ -313,8 +313,8 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start the next batches, and prepare the first of them, in the prefetch thread. Only the headers of batches beyond
-    the route's depth are read."""
+    """Start the next batches, and prepare the first of them, in the prefetch thread. Beyond the route's depth, only
+    headers are read."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # the user has changed the data set, so next() starts batches
         return

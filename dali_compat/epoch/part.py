@@ -64,7 +64,7 @@ class RowsDecoding:
     def _submit_at_once(
         self, group: type[DaliGroup] | type[PlanesGroup], left: list[int], given: str, **options: Any
     ) -> None:
-        """Submit the rows ``left`` in one group. Rows with images that are too small for the plan fail."""
+        """Submit the rows ``left`` in one group. A row fails if its image is too small for the plan."""
         while left:
             try:
                 self._groups.append(group(self._batch, self._plan, left, given, **options))

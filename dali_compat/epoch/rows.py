@@ -124,7 +124,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of the rows' files. Return None if images are not files, or if stat() would delay a GPU."""
+        """Return the ctimes of the rows' files. Return None if images are not files, or on a GPU, because stat() would
+        take too long."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         return ctimes_of(self.paths(found.rows))
@@ -179,8 +180,8 @@ def rows_of(
     bad: dict[int, Exception | str],
     is_substitute: bool = False,
 ) -> Rows:
-    """Return the rows of a batch, with their targets. Images that are not files have their bytes. The arguments are
-    those of Rows and DaliBatch."""
+    """Return the rows of a batch, with their targets. The bytes of images that are not files are read. The arguments
+    are those of Rows and DaliBatch."""
     samples, leaf_rows = look_up(epoch.dataset, indices, epoch.folder, epoch.is_upright)
     transformed = any(transforms_of(found.leaf)[1] for found in leaf_rows)
     samples.targets = epoch.copied_targets(samples.targets, transformed)

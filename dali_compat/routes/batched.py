@@ -107,7 +107,7 @@ class Batched(nn.Module):
         if others or (isinstance(images, tv_tensors.TVTensor) and kind == "tensor"):
             raise Unsupported("kernels take only images, not boxes and masks")
         if images.requires_grad and torch.is_grad_enabled():
-            raise Unsupported("the images require gradients")
+            raise Unsupported("the images require gradients, and kernels compute none; detach() the images to use kernels")
         if channels not in (1, 3) or not (images.is_floating_point() or images.dtype == torch.uint8):
             raise Unsupported(
                 f"images have {channels} channels of {images.dtype}; kernels take 1 or 3 channels of uint8 or floats"
@@ -169,8 +169,8 @@ def _split(batch: Any) -> Sequence[Any]:
 
 
 def _combined(samples: Sequence[Any]) -> Any:
-    """Return a batch of samples. Equal tensors are stacked, and equal containers combined item by item. Samples that do
-    not match become a list."""
+    """Return a batch of samples. Tensors of equal shape and dtype are stacked, and containers are combined item by
+    item. Samples that do not match become a list."""
     first = samples[0]
     alike = len(set(map(type, samples))) == 1
     if alike and (isinstance(first, tuple) or type(first) is list) and len(set(map(len, samples))) == 1:

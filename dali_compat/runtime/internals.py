@@ -23,11 +23,11 @@ from typing import Any
 
 
 def take_head_lock() -> None:
-    """Wait until no thread holds CPython's HEAD_LOCK, because a fork at that time may deadlock the child.
+    """Wait until no thread holds CPython's HEAD_LOCK, before a fork.
 
-    A native thread such as gloo's may hold it in Python before 3.10.15 and 3.11.10 (CPython issue 112275).
-    PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the lock, too, but may deadlock if
-    it runs the garbage collector (issue 106883).
+    If a native thread such as gloo's holds the lock during a fork, the child deadlocks in Python before 3.10.15 and
+    3.11.10 (CPython issue 112275). PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the
+    lock, too, but may deadlock if it runs the garbage collector (issue 106883).
     """
     if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
         ctypes.PyDLL(None).PyThreadState_SetAsyncExc(ctypes.c_ulong(0), None)

@@ -10,7 +10,7 @@ content of its memory.
 
 For undamaged files, the result depends only on the kind of chroma. If _ENOUGH files of a kind were all equal, the
 engine also decodes intact files of that kind without a comparison. A random sample of these, one file in _EVERY ** 2,
-is still compared. If one file differs, files of its kind are compared again as they are read.
+is still compared. After a difference, all files of that kind without a comparison are compared as they are read.
 """
 
 from __future__ import annotations
