@@ -107,7 +107,7 @@ class Batched(nn.Module):
         if others or (isinstance(images, tv_tensors.TVTensor) and kind == "tensor"):
             raise Unsupported("kernels take only images, not boxes and masks")
         if images.requires_grad and torch.is_grad_enabled():
-            raise Unsupported("the images require gradients, and kernels compute none; detach() the images to use kernels")
+            raise Unsupported("the images require gradients, and kernels compute none; call detach() on the images")
         if channels not in (1, 3) or not (images.is_floating_point() or images.dtype == torch.uint8):
             raise Unsupported(
                 f"images have {channels} channels of {images.dtype}; kernels take 1 or 3 channels of uint8 or floats"
