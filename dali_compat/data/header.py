@@ -82,7 +82,7 @@ _BUFFER = _Buffer()
 
 
 def checked_header(source: str | np.ndarray) -> Header:
-    """Return the header of an image after is_intact() has checked its bytes. If the check fails, ``kind`` is PIL."""
+    """Return the header of an image. If the image's bytes are not intact, ``kind`` is PIL."""
     ctime, data = 0, source
     try:
         if isinstance(source, str):  # read before the bytes, so that a change in between is detected

@@ -90,8 +90,8 @@ class Epoch(Generic[R]):
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
 
     def copied_targets(self, targets: list[Any], transformed: bool) -> list[Any]:
-        """Return copies of the targets if user functions might modify them. Return the targets themselves if copying
-        fails. ``transformed`` is whether target_transform will be called."""
+        """Return copies of the targets if torch would pass them to user functions in workers. Otherwise, or if copying
+        fails, return the targets themselves. ``transformed`` is whether target_transform will be called."""
         # in torch's workers, user functions can modify only copies
         needed = self.in_workers and (transformed or not self.default_collate)
         if needed and not {int, float, str}.issuperset(map(type, targets)):  # immutable, and deepcopy() is slow
