@@ -75,8 +75,8 @@ claim(
 )
 claim(
     README,
-    "With 16 cores, ResNet-18 (not compiled) trains at {} of its speed on synthetic data ({} runs). Without JPEG engines, "
-    "it reaches {}; with torchvision's loader, {}. With a custom data set, it reaches {} ({} with 4 cores).",
+    "With 16 cores, ResNet-18 (not compiled) trains at {} of its speed on synthetic data ({} runs). Without JPEG "
+    "engines, it reaches {}; with torchvision's loader, {}. With a custom data set, it reaches {} ({} with 4 cores).",
     FIGURES["share"],
     len(FIGURES["share"].files()),
     *(FIGURES[name] for name in ("share no engine", "their share", "own", "own, 4 cores")),
