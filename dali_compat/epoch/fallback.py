@@ -34,6 +34,21 @@ from .samplers import replacement_indices
 from .stats import Meter
 
 
+class Loaded(NamedTuple):
+    """The batches that an epoch has loaded so far, including failed ones.
+
+    Attributes:
+        batches, samples: number of batches, and of their samples.
+        size: number of samples in the last batch; None if unknown.
+        indices: indices of the last batch.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    size: int | None = None
+    indices: Any = ()
+
+
 class TorchIterator(_BaseDataLoaderIter):
     """Base class that moves batches to the loader's device. Subclasses also derive from one of torch's iterators."""
 
@@ -74,9 +89,7 @@ class TorchIterator(_BaseDataLoaderIter):
         """Initialize an epoch, before torch draws its first indices."""
         self.progress: Progress = loader._history.begin(loader, self._draws_worker_seeds(loader), before)
         self._to_reload, self._remaining, self.next_lock = 0, None, RLock()
-        self._consumed = 0, 0  # finished batches and their samples
-        self._samples: int | None = None  # samples of the last finished batch
-        self._last: Any = ()  # indices of the last finished batch
+        self._loaded = Loaded()
         self._draw_until = self.progress.drawn + self.progress.exhausted
         if self._reloads_batches(loader):
             self._to_reload = self.progress.restart(loader)
@@ -106,17 +119,17 @@ class TorchIterator(_BaseDataLoaderIter):
         """Advance to the batch after the last one returned before the checkpoint."""
         if not self._reloads_batches(loader):
             self._skip_drawn(loader)
-        self._consumed = self.progress.given, self.progress.samples
-        while (before := self._consumed[0]) < self._to_reload:
+        self._loaded = Loaded(self.progress.given, self.progress.samples)
+        while (before := self._loaded.batches) < self._to_reload:
             try:
                 self._next_one()
             except StopIteration:
                 break
             except Exception:  # was raised before the checkpoint, too
-                if self._consumed[0] == before:  # not an error of a batch, but for example of a worker that has died
+                if self._loaded.batches == before:  # not an error of a batch, but for example of a worker that has died
                     raise
         if self._to_reload:
-            self.progress.record_returned(*self._consumed, self._last)
+            self._record_returned()
         states = {"dataset": self.progress.dataset_state}
         if self._to_reload and not loader.num_workers and load_object_states(loader, states):
             # the data set's state_dict() determines the position
@@ -125,7 +138,7 @@ class TorchIterator(_BaseDataLoaderIter):
                 self._dataset_fetcher.dataset_iter = iter(self._dataset)
             self._dataset_fetcher.ended = False
             self.progress.given = self.progress.drawn = self._to_reload
-            self._consumed = self._to_reload, self._consumed[1]
+            self._loaded = self._loaded._replace(batches=self._to_reload)
         with contextlib.suppress(StopIteration):
             while self.progress.drawn < self._draw_until:
                 self._drawn.append(self._draw())
@@ -175,8 +188,11 @@ class TorchIterator(_BaseDataLoaderIter):
             raise
         self._meter.count_batch(self._count, made)
         self._meter.add_time(since)
-        self.progress.record_returned(*self._consumed, self._last)
+        self._record_returned()
         return made
+
+    def _record_returned(self) -> None:
+        self.progress.record_returned(self._loaded.batches, self._loaded.samples, self._loaded.indices)
 
     def _skip_drawn(self, loader) -> None:
         self._sampler_iter = self.progress.resumed_batches(loader, self._sampler_iter)
@@ -186,10 +202,11 @@ class TorchIterator(_BaseDataLoaderIter):
     def _fetch(self) -> Any:
         return super()._next_data()
 
-    def _count_consumed(self) -> None:
-        """Count the next batch as finished, even if it raises an error."""
-        self._samples, self._last = self._requested.popleft()
-        self._consumed = self._consumed[0] + 1, self._consumed[1] + (self._samples or 0)
+    def _count_loaded(self) -> None:
+        """Count the next batch as loaded, even if it raises an error."""
+        size, indices = self._requested.popleft()
+        batches, samples, *_ = self._loaded
+        self._loaded = Loaded(batches + 1, samples + (size or 0), size, indices)
 
     def _next_one(self) -> Any:
         """Return torch's next batch, and store its length. Return NOTHING if on_error has skipped all its samples."""
@@ -197,14 +214,14 @@ class TorchIterator(_BaseDataLoaderIter):
         try:
             made = self._fetch()
         except StopIteration:
-            self._errors.end(self._consumed[1])
+            self._errors.end(self._loaded.samples)
             raise
         except Exception as error:
             if self._errors.policy == "raise":
-                add_remedy(error, self._dataset, self._last, partial(_named, self._dataset))
+                add_remedy(error, self._dataset, self._loaded.indices, partial(_named, self._dataset))
             raise
         if not isinstance(made, _OnErrorResult):
-            self._count = _length(made) if self._samples is None else self._samples
+            self._count = _length(made) if self._loaded.size is None else self._loaded.size
             return made
         self._count = made.samples
         for failure in made.failures:
@@ -221,7 +238,7 @@ class SingleProcessIterator(TorchIterator, _SingleProcessDataLoaderIter):
 
     def _next_index(self):
         index = super()._next_index()
-        self._count_consumed()
+        self._count_loaded()
         return index
 
 
@@ -235,7 +252,7 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
         return (worker.SeededIndices if self._auto_collation else worker.SeededIndex)(index, self.progress.seed)
 
     def _process_data(self, *args):
-        self._count_consumed()
+        self._count_loaded()
         return super()._process_data(*args)
 
 

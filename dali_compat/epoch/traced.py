@@ -26,7 +26,7 @@ from ..tracing.nodes import Tracing, tracing
 from ..tracing.sources import FileTable
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, tracing_from_now
 from .epoch import DaliEpoch
-from .fallback import MultiProcessIterator, SingleProcessIterator, TorchIterator, _OnErrorCollate
+from .fallback import Loaded, MultiProcessIterator, SingleProcessIterator, TorchIterator, _OnErrorCollate
 from .iterator import PARENTS_ITERATOR, in_the_package, live_iterators
 from .prefetch_thread import PrefetchThread
 from .progress import Progress
@@ -163,7 +163,7 @@ class _TracedIterator(TorchIterator):
         except Exception as error:
             failure = error
         try:
-            return ReceivedBatch(batch, failure, self._consumed, self._samples, self._last)
+            return ReceivedBatch(batch, failure, self._loaded)
         finally:
             # break the reference cycle of error and frame, because collecting the cycle would stop torch's queues
             del failure
@@ -171,7 +171,7 @@ class _TracedIterator(TorchIterator):
     def _finish(self, received: ReceivedBatch) -> Any:
         """Return a received batch with its images, or raise its error."""
         assert self._epoch is not None
-        self._consumed, self._samples, self._last = received.consumed, received.samples, received.last
+        self._loaded = received.loaded
         received.start(self._epoch)
         received.finish()
         batch, error = received.batch, received.error
@@ -223,17 +223,17 @@ class TracedMultiProcess(_TracedIterator, MultiProcessIterator):
     def _begin(self, loader: Any, before: Progress | None = None) -> None:
         self._undrawn = 0
         super()._begin(loader, before)
-        self._counted = self._consumed  # batches and samples received
+        self._received = self._loaded  # with the batches received ahead
 
     def _resume(self, loader: Any) -> None:
         super()._resume(loader)
         if self._indexed:  # for a stream, batches that were loaded again are counted already
-            self._consumed = self._counted = self.progress.given, self.progress.samples
+            self._loaded = self._received = Loaded(self.progress.given, self.progress.samples)
 
-    def _count_consumed(self) -> None:
-        self._consumed = self._counted
-        super()._count_consumed()
-        self._counted = self._consumed
+    def _count_loaded(self) -> None:
+        self._loaded = self._received
+        super()._count_loaded()
+        self._received = self._loaded
 
     def _try_put_index(self) -> None:
         if self._receives_ahead:
@@ -263,7 +263,7 @@ class TracedMultiProcess(_TracedIterator, MultiProcessIterator):
 
     def _receive_ahead(self) -> None:
         """Receive batches that have arrived, without drawing new indices."""
-        before = self._consumed, self._samples, self._last
+        before = self._loaded
         self._receives_ahead = True
         try:
             # stop after an error, because its traceback may hold a connection that the worker waits for
@@ -271,7 +271,7 @@ class TracedMultiProcess(_TracedIterator, MultiProcessIterator):
                 self._ready.append(self._receive())
         finally:
             self._receives_ahead = False
-            self._consumed, self._samples, self._last = before
+            self._loaded = before
 
     def _has_arrived(self) -> bool:
         """Return True if the next batch can be received without waiting. Store later batches that arrive first."""

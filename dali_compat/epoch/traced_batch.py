@@ -20,6 +20,7 @@ from ..tracing.columns import JobGroup, Placeholder, TailGroup, TracedBatch
 from ..tracing.plans import Key, head_plan, number_count, size_after, tail_plan
 from .decodable import JobRows
 from .decode import in_memory_format
+from .fallback import Loaded
 from .part import RowsDecoding
 
 
@@ -142,18 +143,14 @@ class ReceivedBatch:
     Attributes:
         batch: the traced batch; after start() its TracedImages, and after finish() the user's batch.
         error: the exception raised by torch's iterator, start() or finish(); None if there is none.
-        consumed: number of batches, and of samples, up to and including this batch.
-        samples: number of samples in the batch; None if unknown.
-        last: indices of the samples.
+        loaded: the counts up to and including this batch.
         is_finished: whether finish() was called.
     """
 
     _is_started = is_finished = False
 
-    def __init__(
-        self, batch: Any, error: BaseException | None, consumed: tuple[int, int], samples: int | None, last: Any
-    ):
-        self.batch, self.error, self.consumed, self.samples, self.last = batch, error, consumed, samples, last
+    def __init__(self, batch: Any, error: BaseException | None, loaded: Loaded):
+        self.batch, self.error, self.loaded = batch, error, loaded
 
     def start(self, epoch: Any) -> None:
         if not self._is_started:
