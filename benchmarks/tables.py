@@ -446,7 +446,7 @@ def peers(found: dict | None = None) -> str:
     command = re.sub(r"--data \S+", "--data PHOTOS", re.sub(r" --json \S+", "", of["command"]))
     said = (
         f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}. The {images['files']:,} files have "
-        f"{images['bytes'] / 1e6:,.0f} MB in total, and are loaded in batches of {found['settings']['batch_size']}. "
+        f"{images['bytes'] / 1e6:,.0f} MB and are loaded in batches of {found['settings']['batch_size']}. "
         f"Values are medians (ranges) of {reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
     )
     missing = [f"{PEERS[name]} was not measured: {reason}.\n" for name, reason in found["not_measured"].items()]

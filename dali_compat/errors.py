@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 _REMEDIES = {
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
-    errno.EAGAIN: "raise the limit of processes (ulimit -u, or the control group's pids.max)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    errno.EAGAIN: "raise the limit on processes (ulimit -u, or the control group's pids.max)",
     errno.ENOMEM: "free memory",
     errno.ENOSPC: "free space on the disk, or in /dev/shm",
-    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
     errno.EIO: "check the disk or the network",
     errno.ESTALE: "mount the network file system again",
 }

@@ -308,7 +308,7 @@ def test_wrong_arguments_give_exit_code_2(argv):
             "bench labels.csv --option imag=file",
             "--option imag: DALIImageTable has no argument imag; did you mean image?",
         ),
-        ("bench labels.csv --transform trian", "is not defined; it takes train, eval, module:name"),
+        ("bench labels.csv --transform trian", "is not defined; --transform takes train, eval, module:name"),
         ("run --exat train.py", "unknown option --exat; did you mean --exact?"),
         ("run --devise=cpu train.py", "unknown option --devise; did you mean --device?"),
         ("run", "pass a script, or -m and a module"),

@@ -1,4 +1,4 @@
-"""Read parts of files. Each process opens a file at first use, and stays below the system's limit of open files.
+"""Read parts of files. Each process opens a file at first use, and stays below the system's limit on open files.
 
 Batches are views of mapped files. For 256 photos of 105 KB on 2 cores (benchmarks/archives.py), views take 1.7 ms from
 the page cache, and 20 ms from disk with prefetching (posix_fadvise). pread in 8 threads takes 17 ms and 46 ms. Single
@@ -65,8 +65,7 @@ class MappedFiles:
         return views
 
     def changed(self, numbers: Iterable[int]) -> set[int]:
-        """Return the entries of ``numbers`` with files that were written to after indexing, or are missing and not
-        open.
+        """Return those ``numbers`` whose file was written to after indexing, or is missing and was not already open.
 
         Views of such a file may mix old and new bytes. A replaced or deleted file keeps its old bytes while it is open.
         """
@@ -84,7 +83,8 @@ class MappedFiles:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Return the open file ``number``. Beyond the limit of open files, the oldest one is closed once unused."""
+        """Return file ``number``, open. If too many files are open, the one opened first is closed as soon as nothing
+        uses it."""
         file = self._open[number]  # without a lock, because a fork might copy it in a locked state
         if file is None:
             try:

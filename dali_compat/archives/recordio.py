@@ -130,7 +130,7 @@ def _add(
     if magic != MAGIC:
         raise corrupt(path, where, f"it begins with {magic:#010x}, not with the magic number{_idx_hint(idx)}")
     if part not in (_WHOLE, _FIRST):
-        raise corrupt(path, where, f"it is a later part of a record, not its first part{_idx_hint(idx)}")
+        raise corrupt(path, where, f"this is the middle or end of a record, not its beginning{_idx_hint(idx)}")
     gaps: list[int] = []
     end: int = offset + _PREFIX.size + length
     total = length

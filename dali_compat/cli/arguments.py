@@ -260,7 +260,7 @@ def transform_of(spec: str) -> Any:
         made = getattr(_module(place), name)
         return made() if isinstance(made, type) else made
     except Exception as error:
-        known = "it takes train, eval, module:name, file.py:name, or an expression such as 'T.Resize((224, 224))'"
+        known = "--transform takes train, eval, module:name, file.py:name, or an expression such as 'T.Resize(256)'"
         raise UsageError(f"--transform {spec}: {type(error).__name__}: {error}; {known}") from None
 
 

@@ -52,7 +52,7 @@ class Jpeg:
         """Return True if the JPEG is complete, and all decoders read it in the same way.
 
         Otherwise return False or raise an error. UnknownStructure means that decoders may read it differently.
-        IndexError or struct.error mean that the file ends early.
+        IndexError or struct.error means that the file ends early.
         """
         at = 2
         while True:
@@ -215,8 +215,10 @@ def _is_whole_photoshop(content: bytes) -> bool:
 
 @lru_cache(maxsize=64)  # most files use the standard's tables
 def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
-    """Return the identifiers of the Huffman tables in a segment (B.2.4.2), or None if a table is invalid. An identifier
-    is one byte with class and destination, 16 or more for AC tables."""
+    """Return the identifiers of the Huffman tables in a segment (B.2.4.2), or None if a table is invalid.
+
+    An identifier is one byte with the table's class and destination: 0 or 1 for DC tables, 16 or 17 for AC tables.
+    """
     found, at = [], 0
     while at < len(content):
         table, lengths = content[at], content[at + 1 : at + 17]

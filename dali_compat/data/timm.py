@@ -35,7 +35,7 @@ def _check(dataset: Any) -> None:
             f"timm's ImageDataset with a {type(reader).__name__} is not supported, only with a ReaderImageFolder"
         )
     if not all(is_original(type(one).__getitem__) for one in (dataset, reader)):
-        raise Unsupported("the __getitem__ of timm's ImageDataset or its reader was replaced")
+        raise Unsupported("__getitem__ of timm's ImageDataset, or of its reader, was replaced")
 
 
 def _transforms(dataset: Any) -> tuple[Any, Any]:

@@ -181,7 +181,7 @@ class Progress:
         return given
 
     def finish_resume(self) -> None:
-        """Set the generators to their states at the checkpoint, after indices were drawn again."""
+        """Restore the generators' states from the checkpoint. Call this after the indices have been drawn again."""
         restore, self.restore_generators = self.restore_generators, None
         if restore is not None:
             restore()

@@ -59,7 +59,7 @@ class Client:
         return self._stores[root]
 
     def endpoints(self) -> str:
-        """Return the configured endpoints and accounts. Buckets of the same name differ in them."""
+        """Return the configured endpoints and accounts. They distinguish buckets of the same name."""
         environment = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "AZURE_", "GOOGLE_"))}
         given = environment | dict(self._options.get("config") or {}) | self._options
         named = [(key.lower(), value) for key, value in given.items() if re.search("endpoint|account_name", key, re.I)]

@@ -2,7 +2,7 @@
 
 - dali: the DALI route. It keeps pipelines between epochs.
 - resident: the route for arrays. It keeps them on the device.
-- explain, batched: the functions of these names.
+- explain, batched: modules with the functions of the same names.
 """
 
 from __future__ import annotations

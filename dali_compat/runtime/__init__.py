@@ -1,6 +1,6 @@
 """Services for the process.
 
-- cores, device, open_files: CPU cores, memory, copies between devices, the limit of open files.
+- cores, device, open_files: CPU cores; free memory and copies between devices; the limit on open files.
 - forks, children, decorators: forks, program exit, new processes, torch.compile, profilers.
 - messages: warnings at the user's line, and formatting. saved: cache files.
 - internals: private names of other packages that this package uses.

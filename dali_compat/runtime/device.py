@@ -1,4 +1,4 @@
-"""Free memory, copies of batches between devices, and batches with several images per sample."""
+"""The amount of free memory, copies of batches between devices, and batches with several images per sample."""
 
 from __future__ import annotations
 

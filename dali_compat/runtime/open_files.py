@@ -1,4 +1,4 @@
-"""The limit of open files. DALI opens all files of a batch before it reads the first."""
+"""The limit on open files. DALI opens all files of a batch before it reads the first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHARES = 4  # if few descriptors are free, a batch may use 1 / _SHARES of them
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the soft limit of open files, often 1024, to let DALI open ``count`` files."""
+    """Raise the soft limit on open files, often 1024, to let DALI open ``count`` files."""
     needed = _SPARE + count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)

@@ -167,7 +167,7 @@ def test_damage_is_reported_with_record_and_byte(packed, tmp_path, idx):
 
     at = offsets[4]
     fails(whole[:at] + b"\0" + whole[at + 1 :], 4, "begins with 0xced72300, not with the magic number")
-    fails(whole[: at + 7] + b"\x60" + whole[at + 8 :], 4, "it is a later part of a record, not its first part")
+    fails(whole[: at + 7] + b"\x60" + whole[at + 8 :], 4, "this is the middle or end of a record, not its beginning")
     fails(whole[:-100], 11, "the file ends 100 bytes")
     fails(whole[: offsets[11] + 5], 11, "the file has only ")
 

@@ -84,7 +84,7 @@ claim(
 claim(
     README,
     "With {} CPU cores, ResNet-50 on an H200 trains {} times as fast as with torchvision's loader; with {} cores, {} "
-    "times. Without a GPU, {} cores load images {} times as fast.",
+    "times. Without a GPU, {} cores load images at {} times torchvision's speed.",
     *(2, FIGURES["2 cores"], 16, FIGURES["16 cores"], 2, FIGURES["cpu"]),
 )
 _ROWS = [row for name in FIRST_SCREEN for row in rows_of(name)]

@@ -130,7 +130,7 @@ class DecodePipeline:
             except Exception as error:  # such as a thread limit; the next batch builds another pipeline
                 self._free()
                 self.is_consistent = True
-                if files_at_once(8) < 8:  # DALI's error does not mention the limit of open files
+                if files_at_once(8) < 8:  # DALI's error does not mention the limit on open files
                     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
                 raise
         while len(self._feed.flight) >= self.depth:

@@ -54,9 +54,10 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
-    """Return (N,) int32, 1 if an image's region in ``rows`` differs from ``pixels``, otherwise 0.
+    """Return (N,) int32: 1 if an image's region differs from ``pixels``, otherwise 0. Does not synchronize.
 
-    ``pixels`` is (bytes,) uint8, the (height, width, 3) regions of all images. Does not synchronize.
+    ``rows`` specifies the regions. ``pixels``, uint8 of shape (bytes,), is the flattened (height, width, 3) regions of
+    all images.
     """
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
@@ -245,7 +246,8 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` for each image with a region that differs from ``wanted``, (height, width, 3)."""
+    """Store 1 in ``made`` for each image whose region differs from the one in ``wanted``. ``wanted`` is the flattened
+    (height, width, 3) regions of all images."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)

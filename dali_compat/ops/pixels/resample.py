@@ -1,6 +1,6 @@
-"""Resize batches in torch, bit for bit as Pillow's Image.resize (Resample.c) or PyTorch's resize of uint8 on a CPU.
+"""Resize batches in torch, bit for bit as Image.resize (Pillow's Resample.c) or PyTorch (uint8 on a CPU) does.
 
-Weights are computed on the host in double precision, in the order in which the C code adds. They are multiples of
+Weights are computed on the host in double precision, with additions in the order of the C code. They are multiples of
 2**-22, so sums of weighted pixels are exact in float64 on every device and in any order.
 """
 

@@ -140,7 +140,7 @@ def _cubic(values, d):
 
 
 def transform_nearest(images, matrix, size, fill):
-    """Warp as ImagingTransformAffine does without a filter. Coordinates are sums of 16.16 fixed point numbers, as in
+    """Warp as ImagingTransformAffine does without a filter. Coordinates are sums of 16.16 fixed-point numbers, as in
     Pillow's affine_fixed()."""
     background = fill_like(images, fill)
     lines, others = _fixed_lines(matrix, size, images.shape[-2:])
@@ -203,7 +203,7 @@ def _scales(matrix) -> np.ndarray:
 
 
 def is_fixed(matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return (N,) bool, True for matrices whose coordinates in transform_nearest() are sums of fixed point numbers.
+    """Return (N,) bool, True if transform_nearest() computes the coordinates as sums of fixed-point numbers.
 
     For other matrices, Pillow accumulates steps and rounds each sum.
     """
