@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import torch
+from PIL import Image
 
 from ...runtime.device import to_device
 
@@ -90,11 +91,23 @@ def look_up(tables, images):
     if images.is_cuda:
         indices = images.flatten(2).to(torch.int64)
         return tables.expand(-1, images.shape[1], -1).gather(-1, indices).view(images.shape)
-    # bytearray.translate() takes a quarter of gather()'s time
     tables = tables.expand(len(images), -1, -1).flatten(0, 1)
-    pairs = zip(images.view(len(tables), -1).numpy(), tables.numpy(), strict=True)
-    rows = [np.frombuffer(bytearray(row.data).translate(table.tobytes()), np.uint8) for row, table in pairs]
-    return torch.from_numpy(rows[0] if len(rows) == 1 else np.concatenate(rows)).view(images.shape)
+    planes = zip(images.view(len(tables), -1, images.shape[-1]).numpy(), tables.numpy(), strict=True)
+    # both take less than half of gather()'s time
+    look = _by_pillow if len(images) == 1 else _by_translate
+    rows = [look(plane, table) for plane, table in planes]
+    return torch.from_numpy(rows[0] if len(rows) == 1 else np.stack(rows)).view(images.shape)
+
+
+def _by_pillow(plane: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Look up values without the GIL, because other threads may do the same for other images."""
+    picture = Image.frombuffer("L", plane.shape[::-1], plane, "raw", "L", 0, 1)
+    return np.array(picture.point(table.tolist()))
+
+
+def _by_translate(plane: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Look up values with the smallest overhead, because a batch may have many small images."""
+    return np.frombuffer(bytearray(plane.data).translate(table.tobytes()), np.uint8).reshape(plane.shape)
 
 
 @functools.cache
