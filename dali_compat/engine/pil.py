@@ -1,6 +1,6 @@
 """Run all steps on one image with torchvision's functions, for files that DALI decodes differently from Pillow.
 
-All engines get the same random arguments, so the other engines are compared with this one.
+All engines get the same random arguments, so their pixels can be compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ArgumentsFor = Callable[[tuple[int, int]], list[dict]]
 
 
 def load(source: Source, chains: Sequence[tuple[tuple[Step, ...], ArgumentsFor]]) -> tuple[torch.Tensor, ...]:
-    """Decode one image as torchvision's pil_loader does, and run each chain of steps on it.
+    """Decode one image, and run each chain of steps on it.
 
     Returns:
         One CHW tensor per chain, even if its last step returns a PIL image.

@@ -122,7 +122,7 @@ def rotation_arrays(
 
 
 def _view(images, steps, where: str):
-    """Return one view (one of a sample's several images) after its steps."""
+    """Run the steps of one view (one of a sample's several images)."""
     if where == "cpu" and _begins_with_a_window(steps):  # faster than graph.crop()
         return _after(graph.window(images, **steps[0][1]), steps[1:])
     return _after(images, steps)

@@ -232,6 +232,6 @@ def _triton() -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message. The error's type comes first unless it is an EngineError."""
+    """Return the first line of an error's message. Prepend the error's type unless it is EngineError."""
     text = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
     return text.splitlines()[0]

@@ -104,7 +104,7 @@ def picked_rows_of(locations: PlaneLocations, sizes: np.ndarray) -> np.ndarray:
 
 
 def _rows(locations: PlaneLocations) -> np.ndarray:
-    """Return parameters (N, len(COLUMNS)) int64, but set only the locations of the planes."""
+    """Return parameters (N, len(COLUMNS)) int64, with only the locations of the planes set."""
     rows = np.zeros((len(locations.bytes), len(COLUMNS)), np.int64)
     rows[:, _AT["luma"] : _AT["cr"] + 1] = locations.offsets
     rows[:, _AT["pitch"] : _AT["chroma_pitch"] + 1] = locations.pitches[:, :2]

@@ -56,8 +56,8 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
     """Return (N,) int32: 1 if an image's region differs from ``pixels``, otherwise 0. Does not synchronize.
 
-    ``rows`` specifies the regions. ``pixels``, uint8 of shape (bytes,), is the flattened (height, width, 3) regions of
-    all images.
+    ``rows`` specifies the regions. ``pixels``, uint8 of shape (bytes,), contains the flattened (height, width, 3)
+    regions of all images.
     """
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
@@ -80,7 +80,7 @@ def pick(
         rows: parameters from geometry.picked_rows_of().
         lines: indices from program.picked(); -1 for black.
         most: number of pixels of the largest result.
-        out: (values,), the (3, height, width) results of all images.
+        out: (values,), the flattened (3, height, width) results.
         interleaved: whether the results are (height, width, 3) instead.
     """
     grid, values = (min(triton.cdiv(most, _BLOCK), _PROGRAMS), len(rows)), out if table is None else table
@@ -95,7 +95,7 @@ def _number(place):
 
 @triton.jit
 def _filter(x, bicubic: tl.constexpr):
-    """Return the weight at distance ``x``, as bilinear_filter and bicubic_filter of Resample.c do."""
+    """Compute the weight at distance ``x`` as bilinear_filter or bicubic_filter of Resample.c does."""
     x = tl.abs(x)
     if bicubic:
         near = ((-0.5 + 2.0) * x - (-0.5 + 3.0)) * x * x + 1
@@ -246,8 +246,8 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` for each image whose region differs from the one in ``wanted``. ``wanted`` is the flattened
-    (height, width, 3) regions of all images."""
+    """Store 1 in ``made`` for each image whose region differs from the one in ``wanted``. ``wanted`` contains the
+    flattened (height, width, 3) regions of all images."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
@@ -290,8 +290,8 @@ def _filtered(given, before_w, before_h, rows, image, axis, y, x, weights, first
 
 @triton.jit
 def _half(region, made, rows, weights, first, height, width, taps, longest, block: tl.constexpr):
-    """Filter each image's region along the axis that comes first. Store the result in ``made``, (3, region height, W)
-    or (3, H, region width)."""
+    """Filter each image's region along one axis, selected by "vertical_first". Store the result in ``made``,
+    (3, region height, W) or (3, H, region width)."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     before_w, before_h, vertical = _number(row + _WIDTH), _number(row + _HEIGHT), _number(row + _VERTICAL)
@@ -313,7 +313,7 @@ def _rest(
     made, out, table, rows, weights, first, height, width, taps, longest, stride, stride_c, stride_h, stride_w,
     converts: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Filter the result of _half() along the second axis. Flip and convert it, and store it in ``out``."""
+    """Filter the result of _half() along the other axis. Flip and convert it, and store it in ``out``."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     at = tl.program_id(0) * block + tl.arange(0, block)

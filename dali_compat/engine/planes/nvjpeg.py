@@ -1,6 +1,6 @@
 """ctypes bindings of nvJPEG's batched decoder for a GPU's JPEG engine.
 
-One call decodes many JPEGs to planes. It releases the GIL, and returns when its planes are ready. See
+One call decodes many JPEGs to planes, and releases the GIL. See
 https://docs.nvidia.com/cuda/nvjpeg.
 """
 
@@ -62,7 +62,7 @@ class Nvjpeg:
             raise
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """Decode N baseline JPEGs, a group from calls_of(). The previous call and its stream must have finished. Raises
+        """Decode N baseline JPEGs, a group from calls_of(). Synchronize the previous call's stream first. Raises
         EngineError if the engine cannot decode one of the files, and EngineMemoryError if nvJPEG is out of memory.
 
         Args:

@@ -56,7 +56,7 @@ class PlanesProgram:
 
     def _picked(self, planes: torch.Tensor, locations: PlaneLocations, table: torch.Tensor | None):
         """Return the images selected by kernels.pick(). uint8 images of different sizes have interleaved channels, as
-        from DALI."""
+        DALI returns them."""
         from . import kernels  # imports Triton
 
         device, sizes, pixels = planes.device, self._sizes.tolist(), self._sizes.prod(1)

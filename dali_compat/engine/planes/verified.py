@@ -1,7 +1,7 @@
 """A JPEG engine that compares its pixels with Pillow's for each file.
 
 The header does not show whether the pixels are equal. Pillow also accepts damaged data, and each decoder turns it into
-different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, equal to Pillow's. In a
+different noise. When a file is first read, the batch gets the pixels of DALI's CPU decoder, which equal Pillow's. In a
 background thread, the engine decodes the same bytes, and a kernel compares the whole images. data/verdicts.py stores
 the result.
 
@@ -10,7 +10,7 @@ content of its memory.
 
 For undamaged files, the result depends only on the kind of chroma. If _ENOUGH files of a kind were all equal, the
 engine also decodes intact files of that kind without a comparison. A random sample of these, one file in _EVERY ** 2,
-is still compared. After a difference, all files of that kind without a comparison are compared as they are read.
+is still compared. If one differs, all files of that kind without a comparison are compared when they are read.
 """
 
 from __future__ import annotations
