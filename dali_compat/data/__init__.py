@@ -5,7 +5,7 @@ In reading order:
 - sources: encoded images in files or stores.
 - readers: paths and targets of the supported classes.
 - base_datasets: data sets inside a Subset or ConcatDataset, and their samples.
-- table, lookup: paths and targets of a whole batch.
+- lookup: paths and targets of a whole batch.
 - header, headers: size and decoder of an image.
 - intact, intact_jpeg: whether all decoders read a file in the same way.
 - verdicts: which JPEGs a GPU's JPEG engine may decode.

@@ -77,7 +77,7 @@ class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]
 
 
 class _Layout(NamedTuple):
-    """Attributes that hold the images and targets of one class of data sets, and their formats."""
+    """How one class of data sets stores its images and targets."""
 
     kind: Any  # required type of ``data``
     shapes: tuple[str, ...]  # allowed shapes of ``data``; a digit is a number of channels
@@ -152,7 +152,7 @@ def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
 
 
 def spec_of(images: torch.Tensor) -> ImageSpec:
-    """Return the ImageSpec (size and channels) of the PIL images for the transform. ``images`` is (N, C, H, W)."""
+    """Return the ImageSpec of PIL images made from ``images`` (N, C, H, W)."""
     return ImageSpec("pil", channels=images.shape[1], size=(images.shape[2], images.shape[3]))
 
 

@@ -49,9 +49,9 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
         targets: the class index of each sample.
 
     Raises:
-        ValueError: index_cache is combined with is_valid_file, or orient with a custom loader; or a subclass that lists
-            files itself gets index_cache or a URL.
-        FileNotFoundError: ``root`` is missing, has no class folders, or one of them has no images.
+        ValueError: index_cache is combined with is_valid_file; orient is combined with a custom loader; or a subclass
+            that lists files itself gets index_cache or a URL.
+        FileNotFoundError: ``root`` is missing or has no class folders, or a class folder has no images.
         ImportError: ``root`` is a URL, and obstore is not installed (the extra ``remote``).
         ImageReadError: a bucket cannot be listed.
 

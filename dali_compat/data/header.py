@@ -61,7 +61,7 @@ def read_header(source: Source | np.ndarray) -> Header:
 
 
 class _Buffer(threading.local):
-    """Reusable memory for reading files. Allocating an array per file would take twice as long as the reading."""
+    """Reusable memory for reading files. Allocating an array per file would take twice as long as reading it."""
 
     memory = np.empty(0, np.uint8)
 

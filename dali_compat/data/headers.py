@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class IdentityWeakDict(Generic[T]):
-    """A WeakKeyDictionary keyed by identity, because a data set may not be hashable."""
+    """A WeakKeyDictionary keyed by identity, because a data set may be unhashable."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[weakref.ref, T]] = {}
@@ -68,7 +68,7 @@ FACTS = np.dtype(
 
 
 class JpegCounts(NamedTuple):
-    """Numbers of a data set's JPEGs, by decoder."""
+    """Counts of a data set's JPEGs, by decoder."""
 
     engines: int  # decoded by the engine, whose pixels equal Pillow's
     likely: int  # decoded by the engine without a comparison

@@ -37,8 +37,8 @@ class DALIImageList(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]): 
         paths: paths of the files, as str, bytes or PathLike, or URLs of objects such as ``s3://bucket/1.jpg`` or
             ``https://host/1.jpg`` (docs/object-storage.md).
         targets: one per file: numbers, vectors, tensors, or anything that default_collate or your collate_fn accepts. A
-            one-dimensional array of integers or bools becomes a list, and any other numeric array a tensor of its
-            dtype. None makes each target -1.
+            one-dimensional array of integers or bools becomes a list. Any other numeric array becomes a tensor of
+            its dtype. None makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
         root: folder to which relative paths are joined, or its URL.

@@ -1,7 +1,7 @@
 """Check that an encoded image is complete and has a structure that all decoders read in the same way.
 
 Decoders tolerate different kinds of damage, so this module does not search for damage. It accepts only structures that
-DALI was measured to decode exactly as Pillow (tests/faults). Pillow decodes all other files.
+DALI was measured to decode exactly as Pillow does (tests/faults). Pillow decodes all other files.
 
 Compressed data is not decoded. Flipped bits in it are detected only in PNG, because PNG has checksums. Pillow does not
 detect them in other formats, either.
@@ -35,7 +35,7 @@ def intact(data: np.ndarray) -> bool:
 
 
 def is_intact(image) -> bool:
-    """Return intact() of a file, given as its path, or of encoded bytes. Return False if the file cannot be read."""
+    """Return intact() of encoded bytes, or of the file at a path. Return False if the file cannot be read."""
     try:
         return intact(np.fromfile(image, np.uint8) if isinstance(image, str) else np.asarray(image))
     except OSError:
@@ -107,7 +107,7 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 def is_whole_bitmap(head: bytes, size: int) -> bool:
     """Return True for a complete uncompressed BMP without masks, and for a complete 8-bit PPM or PGM.
 
-    ``head`` has the first 64 bytes of the file, and ``size`` is its length. Raise struct.error if ``head`` is short.
+    ``head`` has the first 64 bytes of the file of ``size`` bytes. Raise struct.error if ``head`` is too short.
     """
     if head.startswith(b"BM"):
         return _is_whole_bmp(head, size)

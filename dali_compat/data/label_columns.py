@@ -69,9 +69,9 @@ def labels_of(
 
 
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
-    """Convert the cells of a text column to ints or, if that fails, to floats. If both fail, return the text unchanged.
+    """Convert the cells of a text column to ints if possible, otherwise to floats.
 
-    None marks an empty cell. Raise ValueError if only some cells are numbers.
+    None marks an empty cell. If no cell is a number, return the text. Raise ValueError if only some are numbers.
     """
     given = [text for text in texts if text is not None]
     for pattern, number in ((_INTEGER, int), (_FLOAT, float)):

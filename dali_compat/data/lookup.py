@@ -49,7 +49,7 @@ class LeafRows:
         return self._only(~np.isin(self.rows, list(left_out)))
 
     def unknown(self) -> LeafRows:
-        """Return a LeafRows with only the rows with unread headers."""
+        """Return a LeafRows with only those rows whose headers are unread."""
         return self._only(self.headers.unknown(self.index, self.keys))
 
     def _only(self, rows: np.ndarray) -> LeafRows:

@@ -20,7 +20,7 @@ _ANSWER = 128  # maximum size in bytes of the answer for one file
 
 
 class HeaderPrefetcher:
-    """``count`` processes that read image headers. request() returns a ticket, and result(ticket) the headers.
+    """``count`` processes that read image headers. request() returns a ticket, and result(ticket) returns the headers.
 
     Raises:
         OSError: a process cannot be started.
@@ -131,7 +131,7 @@ def _enlarged(connection: Connection) -> int:
 
 
 def _bytes(paths: list[str]) -> int:
-    """Return an upper bound for the size in bytes of a request for these paths and its answer together."""
+    """Return an upper bound on the total size in bytes of a request for these paths and its answer."""
     return sum(map(len, paths)) * 4 + _ANSWER * len(paths)  # UTF-8 has at most four bytes per character
 
 

@@ -100,7 +100,7 @@ def transforms_of(dataset: Any) -> tuple[Any, Any]:
 
 
 def joint_transforms(dataset: Any) -> tuple[Any, Any]:
-    """Return transforms_of() a data set that calls ``transforms`` with an image and its target."""
+    """Return (transform, target_transform) of a data set that calls ``transforms`` with an image and its target."""
     both = dataset.transforms
     if both is None:
         return None, None
