@@ -154,7 +154,7 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
 
     @functools.cached_property
     def mostly_jpeg(self) -> bool:
-        """True if most images are JPEGs, in a sample of up to a hundred."""
+        """True if most of up to a hundred sampled images are JPEGs."""
         some = range(0, len(self), len(self) // 100 + 1)
         if self._objects is None:
             images = self.read(some)

@@ -1,7 +1,7 @@
 """LMDB databases of images, stored as Caffe's Datum or as plain encoded images.
 
 The lmdb package is not needed. LMDB stores every value contiguously, and Database locates it. Reading by position needs
-no key look-up. It also works in parallel and after a fork, which an LMDB environment does not support.
+no key look-up. Unlike an LMDB environment, it also works after a fork.
 
 Sources: Caffe's src/caffe/proto/caffe.proto (Datum) and tools/convert_imageset.cpp; http://www.lmdb.tech/doc
 """
@@ -46,7 +46,7 @@ class DALILMDB(Archive):
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches are [images, labels, indices].
-        labels: one target for all images (torchvision's LSUN has one database per class), a mapping of keys to targets,
+        labels: one target for all images (as in LSUN, with one database per class), a mapping of keys to targets,
             or a sequence of targets in the order of the keys. It overrides the labels of Datum.
         label_pattern: a regular expression that matches the target in a key. If it has a group, only the group is the
             target. If all matches are numbers, they are the targets. Otherwise they are class names, numbered in sorted
@@ -188,7 +188,7 @@ def _image(value: memoryview, path: str, where: str) -> tuple[int, int, int]:
 
 
 def encode(label: int, image: bytes) -> bytes:
-    """Return an encoded image as a Datum, like Caffe's convert_imageset --encoded."""
+    """Return an encoded image as a Datum, as Caffe's convert_imageset --encoded does."""
     return protobuf.encode(_DATA, image) + protobuf.encode(_LABEL, label) + protobuf.encode(_ENCODED, 1)
 
 

@@ -1,4 +1,4 @@
-"""Pack a folder of images into one archive, byte for byte.
+"""Pack a folder of images into one archive. The images are not re-encoded.
 
 The archive is written in the folder ``OUT.partial``, and moved to ``OUT`` when it is complete. A failure other than
 SIGKILL leaves nothing behind.
@@ -50,7 +50,7 @@ def _write_recordio(folder: Path, samples: Iterator[ImageFile], size: int) -> No
 
 
 def _write_tfrecord(folder: Path, samples: Iterator[ImageFile], size: int) -> None:
-    """Write the features of TensorFlow's ImageNet script that do not require decoding the image."""
+    """Write an Example for each image. Features are named as in TensorFlow's ImageNet script."""
     with open(folder / "data", "xb") as data:
         for sample in samples:
             features: dict[str, int | bytes] = {

@@ -5,7 +5,7 @@ Sources: dmlc-core's include/dmlc/recordio.h and src/recordio.cc; MXNet's python
 All numbers are little-endian. A record is the magic number 0xced7230a, a uint32 with "part" in the upper 3 bits and
 "length" in the lower 29, and the data, padded with zeros to a multiple of 4. Part is 0 for a whole record. If the data
 contains the magic number at a multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last).
-The magic number of a later part is then also data, and the 4 bytes of length after it are the gap. An image begins with
+The magic number of a later part is then also data, and the uint32 after it is the gap. An image begins with
 IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A positive flag is the number of float32 labels that
 follow.
 """
@@ -179,7 +179,7 @@ def _idx_hint(idx: str | None) -> str:
 
 
 def encode(number: int, label: int, image: bytes) -> bytes:
-    """Return an image as a record with the id ``number``, like MXNet's recordio.pack and dmlc's RecordIOWriter."""
+    """Return an image as a record with the id ``number``, in the format of MXNet's recordio.pack."""
     data = _IMAGE_HEADER.pack(0, label, number, 0) + image
     parts, begin, at = [], 0, data.find(_MAGIC_BYTES)
     while at != -1:
