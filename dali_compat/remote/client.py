@@ -69,7 +69,7 @@ class Client:
         """Fetch an object or a UrlPart. The etag of a UrlPart is that of the whole object.
 
         After a transient error, call ``retried`` and repeat the request as ``retry_config`` specifies. Raise obstore's
-        errors, or ImageReadError if is_forked().
+        errors. In a forked process, raise ImageReadError instead.
         """
         if is_forked():
             fetched: Fetched = _helper(os.getpid()).get(self, url)
@@ -233,7 +233,7 @@ class Hub:
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Call a function in a daemon thread, because an interrupt need not wait for it. Return its result."""
+    """Call a function and return its result. An interrupt does not wait for the function's thread."""
     loop, future = asyncio.get_running_loop(), asyncio.Future[Any]()
 
     def settle(outcome: Any, failed: bool) -> None:

@@ -28,7 +28,7 @@ class DiskCache:
     recently used files.
 
     Args:
-        folder: created if it is missing, accessible only to the user. Processes may share it.
+        folder: may be shared by processes. If it is missing, it is created with access for only the user.
         size: maximum size of all files together, in bytes.
 
     Raises:

@@ -38,8 +38,8 @@ class FetchCounts(NamedTuple):
 
 
 class _Job:
-    """A requested object, used only in the event loop's thread. ``needed`` counts how often take() still has to return
-    it."""
+    """A requested object, used only in the event loop's thread. ``needed`` counts the requests that take() has not
+    answered."""
 
     def __init__(self, objects: Objects, url: str):
         self.objects, self.url, self.needed = objects, url, 0
@@ -50,7 +50,7 @@ class _Job:
 class Fetcher:
     """Fetches the objects of one epoch. request() queues objects in the sampler's order, and take() waits for a batch.
 
-    REQUESTS limits the concurrent requests, and BUDGET the bytes in memory. Objects that take() waits for are exempt.
+    REQUESTS limits the concurrent requests. BUDGET limits the bytes in memory. take() may exceed both limits.
     """
 
     def __init__(self) -> None:

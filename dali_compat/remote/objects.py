@@ -186,7 +186,7 @@ def listed_objects(
         is_valid: takes a URL and returns whether it is an image. The default checks the extension.
 
     Raises:
-        FileNotFoundError: ``root`` has no class folders, or one of them has no images.
+        FileNotFoundError: ``root`` has no class folders, or a class folder has no images.
         ImageReadError: the folder cannot be listed.
     """
     # imported here, because the processes of data/prefetch.py do not import torch
