@@ -3,7 +3,7 @@
 DALI's decoder opens the GPU's JPEG engines several times, and the driver takes about .5 s each time, unless an nvJPEG
 state keeps them open. A thread of this module creates such a state in .6 s. The first pipeline is then built in .2 s
 instead of 1.8 s (H200). All other Python threads wait while it is built. nvJPEG's handle also provides the number of
-engines, for the choice of the number of decoding threads. Handle and state are closed when a pipeline keeps the engines
+engines, which determines the number of decoding threads. Handle and state are closed when a pipeline keeps the engines
 open.
 
 A fork waits for the thread, because a child must not inherit a held lock. Program exit waits for the thread, too.

@@ -8,7 +8,7 @@ the result.
 The engine decodes the files twice, in two orders, because its result for damaged data might depend on the previous
 content of its memory.
 
-For undamaged files, the result depends only on the kind of chroma. If _ENOUGH files of a kind were all equal, the
+For undamaged files, the result depends only on the kind of chroma. If _ENOUGH files of a kind all had equal pixels, the
 engine also decodes intact files of that kind without a comparison. A random sample of these, one file in _EVERY ** 2,
 is still compared. If one differs, all files of that kind without a comparison are compared when they are read.
 """
