@@ -1,6 +1,6 @@
 """Read image headers.
 
-A header contains the size of an image, and whether DALI decodes it to the same pixels as PIL.
+A header contains the size of an image, and whether DALI decodes it to PIL's pixels.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         dataset: the argument ``dataset``.
         paths: paths of the images' files if the table contains no bytes; otherwise None.
         targets: a list of ints, or a float32 tensor whose rows are the targets.
-        classes, class_to_idx: names of the targets, or None if they have no names.
+        classes, class_to_idx: class names, and {name: number}; None if the targets have no names.
 
     Raises:
         TypeError: the data set is streamed, or is not a Dataset.

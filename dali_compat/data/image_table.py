@@ -151,7 +151,7 @@ class DALIImageTable(DALIImageList):
         paths: list of str.
         targets: a list of ints, or a float32 tensor whose rows are the targets.
         samples: list of (path, target).
-        classes, class_to_idx: names of the targets, or None if they have no names.
+        classes, class_to_idx: class names, and {name: number}; None if the targets have no names.
 
     Raises:
         FileNotFoundError: the table or some of its files are missing.
