@@ -2,12 +2,12 @@
 
 Sources: dmlc-core's include/dmlc/recordio.h and src/recordio.cc; MXNet's python/mxnet/recordio.py (IRHeader, pack).
 
-All numbers are little-endian. A record is the magic number 0xced7230a, a uint32 with "part" in the upper 3 bits and
-"length" in the lower 29, and the data, padded with zeros to a multiple of 4. Part is 0 for a whole record. If the data
-contains the magic number at a multiple of 4, the record is split there into parts 1 (first), 2 (middle) and 3 (last).
-The magic number of a later part is then also data, and the uint32 after it is the gap. An image begins with
-IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A positive flag is the number of float32 labels that
-follow.
+All numbers are little-endian. A record begins with the magic number 0xced7230a and a uint32, with "part" in the upper
+3 bits and "length" in the lower 29. The data follows, padded with zeros to a multiple of 4. Part is 0 for a whole
+record. If the data contains the magic number at a multiple of 4, the record is split there into parts 1 (first), 2
+(middle) and 3 (last). The magic number of a later part is then also data, and the uint32 after it is the gap. The data
+begins with IRHeader: uint32 flag, float32 label, uint64 id, uint64 id2. A positive flag is the number of float32 labels
+that follow.
 """
 
 from __future__ import annotations
