@@ -22,7 +22,7 @@ _CHECKS = 64  # a process checks the size of the folder after writing 1/64 of th
 
 
 class DiskCache:
-    """A cache of objects in files. Files are written atomically, and each read verifies their checksums.
+    """A cache of objects in files. Files are written atomically, and each read verifies the checksum.
 
     Each process sometimes checks the total size of the files. If it exceeds ``size``, the process removes the least
     recently used files.
