@@ -123,7 +123,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         return [self._read(self._row(index)) for index in indices]
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return a bool array of N False values, because Arrow files never change."""
+        """Return a bool array, False for all ``indices``, because Arrow files never change."""
         return np.zeros(len(indices), bool)
 
     def copied(self, index: int) -> bytes:
