@@ -201,8 +201,8 @@ class Archive(VisionDataset, DatasetBase, data.Dataset[tuple[Any, ...]]):  # typ
         return views
 
     def changed(self, indices: Sequence[int]) -> NDArray[Any]:
-        """Return a bool array (N,), True if the file of an image has changed since it was indexed, or cannot be opened.
-        While a file is open, its deletion or replacement does not count."""
+        """Return a bool array (N,) for the ``indices``, True if an image's file has changed since it was indexed, or
+        cannot be opened. While a file is open, its deletion or replacement does not count."""
         files = self._table.files[self._rows(indices)]
         if self._objects is not None:  # fetched objects do not change
             return np.zeros(len(files), bool)

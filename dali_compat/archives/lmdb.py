@@ -46,8 +46,8 @@ class DALILMDB(Archive):
         transform: takes a PIL image in RGB, usually a torchvision Compose.
         target_transform: takes the target.
         return_index: samples are (image, target, index), and batches are [images, labels, indices].
-        labels: one target for all images (as in LSUN, with one database per class), a mapping of keys to targets,
-            or a sequence of targets in the order of the keys. It overrides the labels of Datum.
+        labels: one target for all images, such as those of one class of torchvision's LSUN; a mapping of keys to
+            targets; or a sequence of targets in the order of the keys. It overrides the labels of Datum.
         label_pattern: a regular expression that matches the target in a key. If it has a group, only the group is the
             target. If all matches are numbers, they are the targets. Otherwise they are class names, numbered in sorted
             order. For example, ``r"^(.*?)/"`` finds ``n01440764`` in ``n01440764/n01440764_10026.JPEG``.
