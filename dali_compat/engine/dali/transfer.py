@@ -122,7 +122,7 @@ class Received(NamedTuple):
 
 
 def _unshared(images: list[torch.Tensor | list[torch.Tensor]]) -> ViewBatches:
-    """Return the images of each view. A view that shares memory with an earlier one is copied."""
+    """Return the images of each view, as copies if they share an earlier view's memory."""
     made: list[torch.Tensor | list[torch.Tensor]] = []
     known: set[int] = set()  # DALI computes identical outputs only once
     for view in images:
