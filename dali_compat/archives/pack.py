@@ -1,4 +1,4 @@
-"""Pack a folder of images into one archive. The images are not re-encoded.
+"""Pack a folder of images into one archive, without re-encoding.
 
 The archive is written in the folder ``OUT.partial``, and moved to ``OUT`` when it is complete. A failure other than
 SIGKILL leaves nothing behind.
