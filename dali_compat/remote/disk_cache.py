@@ -28,7 +28,7 @@ class DiskCache:
     recently used files.
 
     Args:
-        folder: may be shared by processes. If it is missing, it is created with access for only the user.
+        folder: created for only the user if it is missing. Processes may share it.
         size: maximum size of all files together, in bytes.
 
     Raises:
