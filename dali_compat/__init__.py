@@ -3,7 +3,7 @@
     from dali_compat import DataLoader, DALIImageFolder
 
 Importing this package imports neither DALI nor torchvision. It sets the environment variable
-CUDA_DEVICE_MAX_CONNECTIONS to 32 if it has no value and CUDA is not initialized. With CUDA's default of 8 hardware
+CUDA_DEVICE_MAX_CONNECTIONS to 32, unless it is set or CUDA is initialized. With CUDA's default of 8 hardware
 queues, DALI's streams would share a queue with the training stream and wait for its kernels. If DALI is not installed,
 a warning on Linux names the extra to install.
 """
@@ -73,7 +73,7 @@ def _give_cuda_queues() -> None:
 
 
 def _name_the_extra_that_is_missing() -> None:
-    """Warn if DALI is not installed. Child processes do not repeat the warning."""
+    """On Linux, warn if DALI is not installed. Child processes do not repeat the warning."""
     from importlib.util import find_spec
 
     nvidia = find_spec("nvidia")  # not find_spec("nvidia.dali"), which imports the parent package

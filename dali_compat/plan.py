@@ -2,7 +2,7 @@
 
 A :class:`Step` is one operation on one image, with its constant arguments and the function in ops/ that draws its
 per-sample arguments. The step's :class:`Operation` defines how engines can run the step. A :class:`Plan` holds the
-steps in torchvision's order, and the steps that DALI and torch run instead on a batch.
+steps in torchvision's order, and the steps that DALI and torch run on batches instead.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def draw(name: str, **args) -> Draw:
 
 
 class Gate(NamedTuple):
-    """A condition for a step in a container such as RandomChoice. The step is applied to a sample only if the
-    container's "choose" step has drawn ``value`` for that sample, at position ``rank``."""
+    """A condition for a step in a container such as RandomChoice. The step is applied to the samples for
+    which the container draws ``value``. In RandomOrder, entry ``rank`` of the drawn permutation has to be ``value``."""
 
     stream: int  # random stream of the "choose" step
     value: int  # number of the branch that contains the step

@@ -189,7 +189,7 @@ def _separately(function: Callable, chunk: list) -> list:
 
 
 class _Worker:
-    """A process that applies a function to the items of chunks, in the order of send()."""
+    """A process that applies a function to the items of chunks, in order."""
 
     def __init__(self, function: Callable):
         context = multiprocessing.get_context("fork")

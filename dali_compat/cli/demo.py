@@ -1,6 +1,6 @@
 """Load generated images with DALI and with torchvision, and compare speed and pixels.
 
-Needs neither data nor a GPU.
+This needs neither data nor a GPU.
 """
 
 import os
@@ -177,7 +177,7 @@ def write_folder(
 
 
 def save_rows(out: str, rows: dict[str, np.ndarray]) -> None:
-    """Save a PNG with one row of images per entry {title: uint8 images (N, H, W, 3)}, all of the same shape."""
+    """Save a PNG with one row of images per entry {title: uint8 images (N, H, W, 3)}. All have the same shape."""
     title, gap = 16, 4
     count, height, width, _ = next(iter(rows.values())).shape
     sheet = Image.new("RGB", (count * (width + gap) - gap, len(rows) * (height + title)), "white")

@@ -1,4 +1,4 @@
-"""Run a program with dali_compat's DataLoader in place of torch.utils.data's for images.
+"""Run a program so that torch's DataLoader uses DALI for images.
 
 The program is a script, or a module after -m, with its own arguments. It does not have to be changed.
 """
@@ -127,7 +127,7 @@ def _is_in_loader(module: Any) -> bool:
 
 
 def _remedy(error: BaseException) -> str:
-    """Return the remedy for an error. Do not import torch unless the program has."""
+    """Return the remedy for an error. This does not import torch."""
     if file_remedy := remedy_of(error):
         return f"dali_compat: {file_remedy}"
     if "dali_compat.patch.loader" not in sys.modules:

@@ -52,8 +52,8 @@ _WRITTEN_BY = "torch", "torchvision", "timm", __name__.partition(".")[0]
 
 
 def is_original(function) -> bool:
-    """Return True if torch, torchvision, timm or this package defined a function. Return False if Pillow or open() was
-    replaced in the function's module."""
+    """Return True if torch, torchvision, timm or this package defined a function, and neither Pillow nor open() was
+    replaced in its module."""
     # by name, to detect replacements made before the import of this package
     globals_ = getattr(function, "__globals__", {})
     same = globals_.get("Image", Image) is Image and globals_.get("PIL", PIL) is PIL and "open" not in globals_

@@ -65,8 +65,7 @@ def function_of(method) -> Any:
 
 
 def _is_library_function(function) -> bool:
-    """Return True if torchvision, timm or torch defined a function. A decorator may have changed its name and
-    module."""
+    """Return True if torchvision, timm or torch defined a function, even if a decorator has changed its name."""
     globals_ = function.__globals__ if isinstance(function, FunctionType) else {}
     return str(globals_.get("__name__")).partition(".")[0] in (*_LIBRARIES, "torch")
 

@@ -108,8 +108,8 @@ def resizes_in_integers(interpolation: str) -> bool:
 def passes_of(resize: Step) -> str:
     """Return how torchvision's resize treats the two axes: "as Pillow", "width first" or "one".
 
-    "as Pillow" and "width first" resize one axis after the other, and round to 8 bits after each. Pillow chooses the
-    first axis by the sizes. "one" resizes both axes in a single pass.
+    With "as Pillow" and "width first", it resizes one axis after the other, and rounds to 8 bits after each. Pillow
+    chooses the first axis by the sizes. With "one", it resizes both axes at once.
     """
     interpolation, like = resize.kwargs["interpolation"], resize.kwargs["like"]
     if interpolation.startswith("nearest") or resize.gives.dtype != torch.uint8 or like == "v1":
@@ -126,7 +126,7 @@ def is_in_two_passes(resize: Step) -> bool:
 
 
 def is_integer_resize(s: Step) -> bool:
-    """Return True if PyTorch's integer arithmetic can run a resize step. The pixels then differ from Pillow's only by
+    """Return True if PyTorch can run a resize step in integer arithmetic. The pixels then differ from Pillow's only by
     the rounding of weights."""
     if s.op == "resize_by_choice":
         names = s.kwargs["interpolations"]

@@ -70,7 +70,7 @@ def _mix(u, alpha, width) -> np.ndarray:
 
 
 def _shares(gamma) -> np.ndarray:
-    """Return rows of gamma variates as Dirichlet variates in float32."""
+    """Convert rows of gamma variates to Dirichlet variates in float32."""
     # as in torch, the variates are never 0 or 1
     least, most = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
     return np.clip((gamma / gamma.sum(1, keepdims=True)).astype(np.float32), least, most)

@@ -1,7 +1,7 @@
 """Color operations: grayscale, channels, inversion, posterizing, solarizing, contrast and equalization.
 
-If ``like`` is "pil", results equal torchvision's on PIL images bit for bit. "v1" and "v2" stand for torchvision's
-functions on tensors.
+If ``like`` is "pil", results equal torchvision's on PIL images bit for bit. "v1" and "v2" select the arithmetic of
+torchvision's functions on tensors.
 """
 
 from __future__ import annotations

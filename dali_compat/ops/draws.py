@@ -148,7 +148,7 @@ def draws(uniforms=None):
 
     Args:
         uniforms: number of uniform numbers per sample, or a function of the draw's arguments that returns the number.
-            The default is the largest number that a draw among the arguments needs.
+            By default, the largest number that one of the draws in ``args`` takes.
     """
 
     def decorate(function):

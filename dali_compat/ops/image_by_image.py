@@ -118,7 +118,7 @@ def _conversion_start(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
 
 
 class _Conversion:
-    """A bit-exact replacement for ``steps``: a to_dtype from uint8 to float32, and optionally a normalize."""
+    """An equal replacement for ``steps``, a to_dtype from uint8 to float32 and possibly a normalize."""
 
     def __init__(self, steps: tuple[Step, ...]):
         self.size, self.channels = steps[-1].gives.size, steps[-1].gives.channels

@@ -108,7 +108,7 @@ def run(step: Step, images, arrays: dict[str, np.ndarray]):
 
 
 def apply_step(step: Step, images, arrays: dict[str, np.ndarray]):
-    """Apply a step as run() does, but without making the CPU torch's default device."""
+    """Apply a step as run() does, but do not change torch's default device."""
     arrays = dict(arrays)
     flag = arrays.pop("flag", None)
     if flag is None or flag.all():

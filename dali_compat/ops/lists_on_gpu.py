@@ -1,4 +1,4 @@
-"""Apply steps to images of different sizes on a GPU, in few launches.
+"""Apply steps to images of different sizes on a GPU, with few kernel launches.
 
 On a GPU, launching an operation for one image takes longer than running it. Training also becomes slower, because the
 launching thread competes for the GIL with the thread that trains.
@@ -23,7 +23,7 @@ Values = dict[str, np.ndarray]
 
 
 def run_leading(steps: Sequence[Step], images: list[torch.Tensor], arrays: Sequence[Values]) -> tuple[int, Any]:
-    """Apply leading steps that can run together to images (C, H, W) on a GPU.
+    """Apply the leading steps that can run together. ``images`` (C, H, W) are on a GPU.
 
     Returns:
         The number of steps that were applied, which may be 0, and the images after these steps.

@@ -108,7 +108,7 @@ def affine(angle, translate, scale, shear, size, center=None, like: str = "pil",
 
 @draws()
 def draw_perspective_coefficients(sizes, u, *, inner):
-    """Return the results of torchvision's _get_perspective_coeffs() for all samples, solved at once."""
+    """Return the results of torchvision's _get_perspective_coeffs() for all samples."""
     values, after = run(inner, sizes, u)
     height, width = (sizes - 1).T.astype(float)
     zero = np.zeros_like(width)
@@ -140,8 +140,7 @@ def draw_dali_matrix(sizes, u, *, inner, interpolation):
     """Return Pillow's ``matrix`` or ``coefficients`` as ``matrix`` (N, 3, 3) for DALI. Samples with ``flag`` 0 get the
     identity.
 
-    An affine warp that interpolates also has ``inside`` (N, 3, 3). This matrix decides whether an output pixel lies
-    inside the image or is filled.
+    An affine warp that interpolates also has ``inside`` (N, 3, 3), which determines the output pixels to fill.
     """
     values, after = run(inner, sizes, u)
     given = {}
@@ -170,7 +169,7 @@ def _in_fixed_point(matrix) -> np.ndarray:
 
 
 def _off_edges(rows, otherwise: float) -> np.ndarray:
-    """Return slightly shifted matrices (N, 2, 3), which select the same pixels as Pillow after rounding.
+    """Shift matrices (N, 2, 3) slightly, so that rounding selects the same pixels as in Pillow.
 
     Matrices that map pixels exactly onto pixel edges are shifted by _BETWEEN, others by ``otherwise``.
     """

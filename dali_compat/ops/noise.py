@@ -62,8 +62,8 @@ def erased(sizes, u, area, log_ratio, parts=1):
     """Draw a window in each image. Return the arrays of a step, and a bool array (N,) that is False if none of ten
     windows fits.
 
-    ``u`` (N, 22) contains random numbers from 0 to 1. ``area`` is the range (low, high) of the window's share of the
-    image, to be divided by ``parts``.
+    ``u`` (N, 22) contains random numbers from 0 to 1. The window's share of the image is drawn from ``area``,
+    (low, high), and divided by ``parts``.
     """
     area = sizes.prod(1)[:, None] * (area[0] + (area[1] - area[0]) * u[:, :10]) / parts
     aspect = np.exp(log_ratio[0] + (log_ratio[1] - log_ratio[0]) * u[:, 10:20])

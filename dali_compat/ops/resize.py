@@ -70,7 +70,7 @@ def resize_to(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None = N
 
 
 def size_arrays(new) -> tuple[Arrays, np.ndarray]:
-    """Return the arrays of a resize to the sizes ``new`` (N, 2), and these sizes."""
+    """Return the arrays of a resize to the sizes ``new`` (N, 2), and ``new`` itself."""
     if (new < 1).any():
         row = int((new < 1).any(1).argmax())
         raise ImageTooSmall(row, f"height and width must be > 0, but Resize gives {tuple(new[row].tolist())}")
@@ -85,7 +85,7 @@ def draw_resize(sizes, u, *, size, max_size=None):
 
 
 def _by_edges(sizes, size, max_size) -> np.ndarray:
-    """Return the (height, width) for a short edge of ``size``, one number or one per image.
+    """Return the (height, width) of images whose short edge is resized to ``size``, a number or an array (N,).
 
     If not None, ``max_size`` limits the long edge. If ``size`` is None, ``max_size`` is the long edge.
     """
@@ -239,8 +239,8 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Make a resize on the CPU use PyTorch's integer arithmetic instead of Pillow's, if PyTorch supports it. Return the
-    step unchanged for decoded images, or if exact=True."""
+    """Replace Pillow's arithmetic in a resize on the CPU by PyTorch's integer arithmetic, if possible. Return the step
+    unchanged for decoded images, or if exact=True."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 

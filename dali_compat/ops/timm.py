@@ -133,7 +133,7 @@ def draw_with_choice(sizes, u, *, inner, count):
 def draw_resize_keep_ratio(sizes, u, *, size, longest, scale, aspect):
     """Draw the output size of ResizeKeepRatio.
 
-    ``scale`` is (probability, low, high, whether it applies to the area), and ``aspect`` is (probability, low, high).
+    ``scale`` is (probability, low, high, True if these are areas), and ``aspect`` is (probability, low, high).
     """
     ratios = sizes / np.array(size)
     ratio = ratios.max(1, keepdims=True) * longest + ratios.min(1, keepdims=True) * (1.0 - longest)
@@ -154,8 +154,8 @@ _A_WINDOW = 23  # uniform numbers per window: 22 for erased() and one for the ke
 
 @draws(uniforms=lambda p, area, log_ratio, counts, at: 2 + _A_WINDOW * counts[1])
 def draw_timm_erasing(sizes, u, *, p, area, log_ratio, counts, at):
-    """Draw window number ``at`` of RandomErasing. The windows of an image, ``counts[0]`` to ``counts[1]`` (inclusive),
-    share ``area``."""
+    """Draw window number ``at`` of RandomErasing. An image gets ``counts[0]`` to ``counts[1]`` windows, among which
+    ``area`` is divided."""
     count, own = randint(u[:, 1], counts[0], counts[1] + 1), u[:, 2 + _A_WINDOW * at :]
     arrays, some = erased(sizes, own[:, :22], area, log_ratio, np.maximum(count, 1)[:, None])
     flag = (u[:, 0] <= p) & (at < count) & some

@@ -307,8 +307,7 @@ _OTHERS_TRIED = (0.1, 0.95, 1.9)
 
 @functools.cache
 def _as_timm() -> frozenset[str]:
-    """Return the operations that kernels compute exactly as the installed timm and Pillow do, by a test on small
-    images."""
+    """Return the operations for which kernels and the installed timm return equal pixels on small test images."""
     names = (*_VALUED, "gaussian_blur", *_MATRICES)
     return frozenset(name for name in names if hasattr(timm, name) and _agrees(name))
 

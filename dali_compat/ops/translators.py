@@ -93,7 +93,7 @@ def on_batch(function: Callable[..., Any], spec: ImageSpec, uniforms: int = 0, *
             loader's device, uint8 0..255 or floating point as in torchvision at this point. Images of different sizes
             are passed in separate calls. Use a module-level function rather than a lambda created by the translator,
             because plans are compared by their functions.
-        spec: describes the function's output. If it differs from the translator's input, pass ``spec.but(...)``. If the
+        spec: describes the function's output. If the output differs from the input, pass ``spec.but(...)``. If the
             inputs differ in size, either each output has its input's size, or all outputs have one common size. An
             output of another shape or dtype raises ValueError when a batch is computed.
         uniforms: number of random numbers per sample. The function gets a float32 tensor ``uniforms=`` (N, uniforms) in
@@ -128,8 +128,8 @@ class Nested:
 
 
 class Branch(NamedTuple):
-    """Transforms of a container, for samples with a draw of ``value``. RandomOrder draws a permutation, and the entry
-    at ``rank`` has to be ``value``."""
+    """Transforms that a container applies to the samples for which it draws ``value``. In RandomOrder, entry
+    ``rank`` of the drawn permutation has to be ``value``."""
 
     value: int
     transforms: tuple[Any, ...]
@@ -157,7 +157,7 @@ def _import_lazily(package: str) -> None:
 
 
 def translated_class(kind: type) -> type | None:
-    """Return the class with the translator for objects of ``kind``, or None.
+    """Return the class whose translator handles objects of ``kind``, or None.
 
     This is ``kind`` or, if ``kind`` changes only construction and repr, the base class in torchvision.
     """

@@ -28,7 +28,7 @@ define(UPRIGHT, unchanged=True, commutes=True, keeps_info=True)
 
 @register(ExifTranspose)
 def translate_turn(t, spec):
-    """Refuse exif_transpose()."""
+    """Refuse exif_transpose(), which only the decoder applies."""
     # translate() does not call this translator if exif_transpose() is the first transform
     raise Untranslatable(t, "DALI rotates images only while decoding files", "put it first")
 
@@ -261,8 +261,7 @@ def _copy_inside(images, start, size, fill):
 
 
 def border(index: np.ndarray, size: int, mode: str) -> np.ndarray:
-    """Return the index of the pixel to read for each ``index``, which may lie outside of the image. ``mode`` is one of
-    numpy.pad's."""
+    """Map indices outside of an axis of ``size`` pixels to indices inside. ``mode`` is one of numpy.pad's."""
     if mode == "reflect":
         period = max(2 * size - 2, 1)
         return size - 1 - abs(size - 1 - index % period)

@@ -167,7 +167,7 @@ def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
 
 def _reason(unknown: str, seen: str) -> str:
     """Return the reason, with a remedy, why a custom data set falls back to torch's loader. ``unknown`` is the reason
-    from known_leaves(), and ``seen`` that of the failed trial."""
+    from known_leaves(), and ``seen`` the reason from the trial."""
     what, _, remedy = unknown.partition("; ")
     seen, *_ = seen.split("; ")
     remedy = next((one for parts, one in _REMEDIES.items() if any(part in seen for part in parts)), remedy)

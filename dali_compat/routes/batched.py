@@ -40,7 +40,7 @@ def batched(
     Returns:
         A module that takes uint8 images in [0, 255] or floating point images in [0, 1]. It returns the transformed
         images as one tensor, or as a list if their sizes differ. If ``transform`` returns several images in a list,
-        tuple or dict, the module returns batches in the same structure, unless the numbers of images differ. With a v2
+        tuple or dict, the module returns batches in the same structure, unless the number of images varies. With a v2
         transform, further arguments may be tensors or lists of N boxes, masks or dictionaries. torchvision then
         transforms sample by sample, and lists remain lists.
 
@@ -72,7 +72,7 @@ class Batched(nn.Module):
         Raises:
             TypeError: ``images`` is not a batch, or a v1 transform gets ``others``.
             ValueError: an image is too small, or the batch is empty.
-            RuntimeError: fallback="error" and kernels cannot run the transform, or a CUDA graph is being captured.
+            RuntimeError: a CUDA graph is being captured, or kernels cannot run the transform and fallback="error".
         """
         if not isinstance(images, torch.Tensor) or images.ndim != 4:
             got = f"shape {tuple(images.shape)}" if isinstance(images, torch.Tensor) else type(images).__name__

@@ -80,7 +80,7 @@ class DaliRoute:
 
     @property
     def load(self) -> float:
-        """Share (0 to 1) of JPEGs for the JPEG engines. CPU threads and CUDA decode the rest in the same time."""
+        """Share (0 to 1) of JPEGs for the JPEG engines. CPU threads and CUDA need the same time for the rest."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
@@ -168,7 +168,7 @@ class DaliRoute:
 
     @property
     def jpegs(self) -> str:
-        """Description of the JPEG decoders for explain(), for a route that uses the JPEG engine."""
+        """Description of the JPEG decoders for explain(), if the route uses the JPEG engine."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device)

@@ -114,7 +114,7 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """Return the name of a route, such as "DALI (cuda:0)", for install(verbose=True). A fallback has its reason."""
+    """Return a route's name, such as "DALI (cuda:0)", for install(verbose=True). Add the reason of a fallback."""
     if isinstance(route, FallbackRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"

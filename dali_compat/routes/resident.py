@@ -49,7 +49,7 @@ class _Targets:
         self.table = None if table is None else table.to(device, copy=True)  # None as in target_table()
 
     def is_current(self, dataset: data.Dataset) -> bool:
-        """Return True if there is a table, and the targets were neither replaced nor modified in place."""
+        """Return True if the targets are on the device, and were neither replaced nor modified in place."""
         raw, compat = raw_targets(dataset), getattr(dataset, "compat", None)
         return raw is self._raw and compat == self._compat and self.table is not None and _equal(raw, self._copy)
 
@@ -69,7 +69,7 @@ class ResidentDataset:
 
     @property
     def on_device(self) -> torch.Tensor:
-        """The images on the device, after the first epoch has begun."""
+        """The images on the device. The first epoch copies them."""
         assert self.pixels is not None
         return self.pixels.images
 
@@ -123,8 +123,8 @@ class ResidentRoute:
         needed, room = sum(missing.values()), int(SHARE * (free_memory(self.device) + left))
         if needed > room:
             raise Unsupported(
-                f"the images take {in_bytes(needed)}, more than {SHARE:.0%} of the free memory of {self.device}, "
-                f"{in_bytes(room)}; free some memory, or use device='cpu'"
+                f"the images take {in_bytes(needed)}, but the limit is {in_bytes(room)}, {SHARE:.0%} of the free "
+                f"memory of {self.device}; free some memory, or use device='cpu'"
             )
 
     def load(self, before: ResidentRoute | None) -> None:
@@ -186,8 +186,8 @@ def resident_route(loader, device: torch.device, depth: int, before, start: bool
 
 
 def _key(array, images: torch.Tensor, device: torch.device) -> tuple:
-    """Return a cache key for the copy of an array on the device. If possible, the key changes when a tensor is modified
-    in place."""
+    """Return a cache key for the copy of an array on the device. If a tensor is modified in place, its key changes,
+    except for inference tensors."""
     counts = isinstance(array, torch.Tensor) and not array.is_inference()
     return id(array), version_of(array) if counts else None, images.shape, images.stride(), device
 

@@ -26,7 +26,7 @@ from .planes import from_planes
 
 
 def lower(chain: Chain, options: Options = Options(), decoded: bool = False) -> Plan:
-    """Return the plan of a chain. If images are ``decoded``, they are torch tensors already, so torch runs all steps.
+    """Return the plan of a chain. If ``decoded`` is True, the images are tensors already, and torch runs all steps.
 
     Raises:
         Unsupported: a transform has no translation.

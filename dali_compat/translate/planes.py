@@ -28,7 +28,8 @@ def _letter(s: Step) -> str:
     """Return the letter that stands for a step in the patterns _RESIZED and _PICKED.
 
     C is a crop within the image, O another crop, R a resize with a filter, N a resize to nearest pixels, P padding with
-    black. A lowercase c, o or r means that the results differ in size. "?" is a step that kernels do not support.
+    black, f a flip, t a to_dtype, n a normalize, and "-" a step without effect. c, o and r are C, O and R with results
+    that differ in size. "?" is a step that kernels do not support.
     """
     how = s.kwargs
     letter = "-" if s.operation.unchanged else {"flip": "f", "to_dtype": "t", "normalize": "n"}.get(s.op, "?")

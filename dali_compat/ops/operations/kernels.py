@@ -1,4 +1,4 @@
-"""Triton kernels that apply one operation to each uint8 image, bit for bit as Pillow does.
+"""Triton kernels that apply one operation to each uint8 image, exactly as Pillow does.
 
 The modules color, filters, jitter and pixels/transform of ops/ use the same arithmetic, and name Pillow's source files.
 ``rows`` contains float64 numbers for each image: the code of the operation, the six ``numbers`` of run(), the code of

@@ -1,4 +1,4 @@
-"""Resize batches in torch, bit for bit as Image.resize (Pillow's Resample.c) or PyTorch (uint8 on a CPU) does.
+"""Resize batches in torch, with exactly the pixels of Pillow (Resample.c) or of PyTorch's uint8 resize on a CPU.
 
 Weights are computed on the host in double precision, with additions in the order of the C code. They are multiples of
 2**-22, so sums of weighted pixels are exact in float64 on every device and in any order.
@@ -168,7 +168,7 @@ class InputWindows(NamedTuple):
     Attributes:
         start: (N, 2), the upper left corner.
         shape: (N, 2), the size.
-        flips: (N, 2) bool, whether the window is flipped vertically, and horizontally.
+        flips: (N, 2) bool, whether the window is flipped (vertically, horizontally).
         fill: (C,) float64, the color outside of the image; None for black.
     """
 
@@ -243,7 +243,7 @@ def _matrices(sizes_in, sizes_out, how, device, start=0, shape=None, flips=False
     """Return the resize weights of each image along one axis, as matrices (N, largest out, largest in). Also return the
     sums of the weights of pixels outside of the image, (N, largest out).
 
-    ``start``, ``shape`` and ``flips`` describe the resized window, by default the image.
+    ``start``, ``shape`` and ``flips`` describe the resized window, by default the whole image.
     """
     shape = sizes_in if shape is None else shape
     found = [taps(*pair, *how) for pair in zip(shape.tolist(), sizes_out.tolist(), strict=True)]

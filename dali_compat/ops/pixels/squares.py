@@ -43,7 +43,7 @@ def _box_muller(bits):
 
 
 def squares(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return the random bits squares64(counter, key), on int64 values that represent uint64."""
+    """Return the random bits of squares64(counter, key). int64 values represent uint64."""
     x = counter * key
     y, z = x, x + key
     for added in (y, z, y):

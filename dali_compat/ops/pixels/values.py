@@ -57,8 +57,8 @@ def bounded(values, images):
 
 
 def blend(images, other, factors, like):
-    """Blend as Image.blend(other, images, factor) does (Blend.c), or as torchvision's _blend if ``like`` is not
-    "pil"."""
+    """Blend as Image.blend(other, images, factor) does (Blend.c). If ``like`` is not "pil", blend as torchvision's
+    _blend does."""
     ratio = to(images, factors)
     if like == "pil":
         return bounded(torch.sub(images, other).mul_(ratio).add_(other), images)
