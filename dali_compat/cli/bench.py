@@ -67,7 +67,7 @@ def run(args) -> int:
 
 
 def make_loader(dataset, args, device: torch.device):
-    """Return a loader for epochs of ``_ahead(args)`` untimed and then ``args.batches`` timed batches."""
+    """Return a loader whose epochs have ``_ahead(args)`` untimed batches, then ``args.batches`` timed ones."""
     from dali_compat import DataLoader
 
     prefetch = {"prefetch_factor": args.prefetch_factor} if args.prefetch_factor else {}

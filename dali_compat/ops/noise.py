@@ -47,7 +47,7 @@ def translate_jpeg(t, spec):
 
 @draws(uniforms=24)
 def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
-    """Draw the window to erase. If none of ten tries fits, the flag is 0.
+    """Draw the window to erase. If none of ten windows fits, the flag is 0.
 
     If ``random_value`` is True, the kernel generates random pixels from ``key``.
     """
@@ -59,8 +59,8 @@ def draw_erasing(sizes, u, *, p, scale, ratio, random_value):
 
 
 def erased(sizes, u, area, log_ratio, parts=1):
-    """Draw a window in each image. Return the arrays of a step, and a bool array (N,) that is False if none of ten
-    windows fits.
+    """Draw a window in each image. Return the arrays of a step, and a bool array (N,), False for images in which
+    none of ten windows fits.
 
     ``u`` (N, 22) contains random numbers from 0 to 1. The window's share of the image is drawn from ``area``,
     (low, high), and divided by ``parts``.

@@ -175,7 +175,7 @@ def _recorded_call(op, described: Operation, seed: int) -> tuple[np.ndarray, str
 
 
 class _Blurred:
-    """A stand-in for an image, with a filter() that returns the radius of a blur."""
+    """A stand-in for an image. Its filter() returns the radius of a blur."""
 
     def filter(self, blur):
         return blur.radius

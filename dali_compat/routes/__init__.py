@@ -155,7 +155,7 @@ def refuse_unknown(dataset) -> None:
 
 def _traced_images(loader, unknown: str) -> tuple[TrialImage | None, ...]:
     """Run a trial of a custom data set. Return the images of one sample, with None for those that torchvision has to
-    compute. Raise Unsupported if DALI cannot load them. ``unknown`` is the reason from known_leaves()."""
+    compute. Raise Unsupported if the trial fails. ``unknown`` is the reason from known_leaves()."""
     try:
         images = run_trial(loader)
     except Unsupported as error:

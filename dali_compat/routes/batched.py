@@ -41,7 +41,7 @@ def batched(
         A module that takes uint8 images in [0, 255] or floating point images in [0, 1]. It returns the transformed
         images as one tensor, or as a list if their sizes differ. If ``transform`` returns several images in a list,
         tuple or dict, the module returns batches in the same structure, unless the number of images varies. With a v2
-        transform, further arguments may be tensors or lists of N boxes, masks or dictionaries. torchvision then
+        transform, further arguments may be tensors, or lists of N boxes, masks or dictionaries. torchvision then
         transforms sample by sample, and lists remain lists.
 
     Examples:

@@ -1,9 +1,9 @@
 """Assign the steps of a chain to DALI and to torch.
 
-DALI runs the leading steps that it supports, except for pixel arithmetic at their end. torch runs this arithmetic,
-because it then equals torchvision's, and all later steps. If the images of a batch have the same size, torch processes
-them together. Unless exact=True, DALI's crop_mirror_normalize flips, converts to float32, normalizes and transposes at
-the end of a chain, in one kernel and within 7e-7 of torchvision.
+DALI runs the leading steps that it supports, except for pixel arithmetic at their end. torch runs this arithmetic, so
+that it equals torchvision's. torch also runs all later steps, on all images of a batch together if they have the same
+size. Unless exact=True, DALI's crop_mirror_normalize flips, converts to float32, normalizes and transposes at the end
+of a chain, in one kernel and within 7e-7 of torchvision.
 
 DALI's resizes and warps are not exact, so with exact=True torch runs the first of them and all later steps. DALI never
 resizes floats. On the CPU, DALI resizes nothing, because its filters treat the image's border differently from

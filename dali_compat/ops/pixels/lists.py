@@ -49,7 +49,7 @@ def each(function: Callable, *columns) -> list:
 
 
 def _use_one_torch_thread() -> None:
-    """Limit torch to one thread for calls from this thread, because several would wait for each other on busy cores.
+    """Limit torch to one thread for calls from this thread, because several threads would wait for busy cores.
 
     set_num_threads() also changes the default for new threads. A call in another thread restores this default.
     """

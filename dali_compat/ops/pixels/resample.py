@@ -126,8 +126,8 @@ def _filtered(size_in, size_out, interpolation):
 
 
 def _interpolated(size_in, size_out, interpolation):
-    """Return the weights and first pixels for taps(), without antialiasing, as in PyTorch. The border replaces
-    neighbors outside of the image."""
+    """Return the weights and first pixels for taps(), without antialiasing, as in PyTorch. Neighbors outside of
+    the image are replaced by the border."""
     around, function = _NEIGHBOURS[interpolation]
     center = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
     if interpolation == "bilinear":
