@@ -70,7 +70,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
             GPU, it is called with images on the CPU, with a warning. For a custom data set, a transform without a
             translation and torch's own loader, it runs in the worker process, as in torch. None is default_collate.
         prefetch_factor: number of batches in flight in DALI. None means four on a GPU and two on the CPU. With worker
-            processes, also the number of batches per worker, as in torch.
+            processes, it is also the number of batches per worker, as in torch.
         timeout, worker_init_fn, multiprocessing_context: as torch's, if worker processes are used.
         persistent_workers: as torch's. Without worker processes, it only determines the seeds of later epochs.
         pin_memory, in_order: as torch's, if worker processes or torch's own loader are used. No effect otherwise.
