@@ -14,5 +14,5 @@ Modules, in the order to read them:
 - fallback: torch's own loader, followed by a copy to the device.
 - on_error: handling of samples that cannot be read.
 - history, progress, traits: state_dict() and load_state_dict(). samplers: samplers and random generators.
-- stats, preview: the loader's methods of these names.
+- stats, preview: stats() and preview() of a loader.
 """

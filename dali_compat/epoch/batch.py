@@ -34,7 +34,7 @@ class Batch:
 
     Args:
         indices: indices from the sampler.
-        begin: number of samples of the epoch before this batch.
+        begin: number of samples in earlier batches of the epoch.
         error: exception that the sampler raised instead of returning indices. finish() raises it.
     """
 

@@ -114,7 +114,7 @@ class Chunk:
         return _gathered(tables, len(self))
 
     def _part(self, plan: Plan, dataset_rows: list[_DatasetRows]) -> _Part:
-        """Return the plan, its rows in the chunk, where to read their images, and the random arguments of each step."""
+        """Return (plan, its rows in the chunk, selections of images, random arguments of the steps)."""
         at: np.ndarray | slice = slice(None)
         rows: Sequence[int] = range(len(self))
         selections = [(one.on_device, own, index) for one, own, index in dataset_rows]

@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 class UserCollate:
     """Wrapper that calls a custom collate_fn, with images on the GPU if possible.
 
-    A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. This batch and all later
+    A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. The batch and all later
     ones are then collated with images on the CPU. The loader's ``fallback`` determines how this is reported.
     """
 
@@ -103,7 +103,7 @@ def call_collate_fn(epoch: Epoch[Any], samples: Callable[[Any], list], images: A
 
 
 def _samples(samples: Samples, images: Any) -> list[tuple]:
-    """Return a list of samples with these images, as from ``dataset[index]``."""
+    """Return a list of samples with these images, in the form that ``dataset[index]`` has."""
     return [
         (image, target, local) if getattr(leaf, "return_index", False) else (image, target)
         for image, target, (leaf, local) in zip(images, samples.targets, samples.locations, strict=True)
@@ -172,8 +172,8 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Describe a tensor or value, such as "torch.uint8 of shape (9,)". Only leaves of equal descriptions can be
-    collated."""
+    """Describe a tensor or value, such as "torch.uint8 of shape (9,)". Leaves can be collated only if their
+    descriptions are equal."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):

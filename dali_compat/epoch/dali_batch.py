@@ -37,7 +37,7 @@ class _Prepared(NamedTuple):
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
-        """Return ``made``, with tensors that the current CUDA stream may use."""
+        """Return ``made`` for use on the current CUDA stream."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
             return self.made
         return handed_over(self.made, self.stream)

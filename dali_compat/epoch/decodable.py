@@ -34,7 +34,7 @@ class DecodableRows:
         raise NotImplementedError
 
     def paths(self, rows: np.ndarray) -> Any:
-        """Return the paths of these rows' files: zero-padded uint8 of shape (len(rows), L), or a list."""
+        """Return the paths of these rows' files, as a list or as zero-padded uint8 of shape (len(rows), L)."""
         raise NotImplementedError
 
     def infos(self, rows: Sequence[int]) -> list[Info]:
@@ -168,7 +168,7 @@ class JobRows(DecodableRows):
         return lambda verdicts: known.put(slots, np.broadcast_to(verdicts, len(slots)))
 
     def numbers(self, begin: int, count: int) -> Any:
-        """Return a function of (stream, k). It returns the first k random numbers drawn when the images from row
-        ``begin`` on were traced, and ignores ``stream``."""
+        """Return a function of (stream, k). It returns the first k recorded numbers of each row from ``begin`` on, for
+        any ``stream``."""
         numbers = self._group.numbers[begin:]
         return lambda stream, k: numbers[:, :k]

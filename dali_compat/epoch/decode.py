@@ -143,13 +143,12 @@ class DaliGroup:
         return merged_results([by_pil, ([self._rows[i] for i in sure], [images[i] for i in sure])])
 
     def use_decoded(self, decoded: Any, encoded: Any, sure: list[int]) -> None:
-        """Receive DALI's uncropped images. PIL reads those at positions not in ``sure`` again."""
+        """Receive DALI's uncropped images. Those at the positions ``sure`` are known to be correct."""
 
     def _needs_pil(self, received: Received, encoded: Any) -> np.ndarray:
         """Return the positions in ``encoded`` of the images that PIL has to read.
 
-        Such an image has changed since its header was read, or DALI and PIL may decode it differently. Each image is
-        checked for a difference only once.
+        Such an image has changed since its header was read, or DALI and PIL may decode it differently.
         """
         rows, batch, facts = self._rows, self._batch, self._facts
         if received.encoded is None:
@@ -213,8 +212,10 @@ def _run_torch_steps(plan: Plan, images, arrays: list[Arrays]):
 
 
 def wrong_sizes(images: torch.Tensor | list[torch.Tensor], sizes: np.ndarray) -> np.ndarray:
-    """Return a bool array, True for images of another (height, width) than in ``sizes``. ``sizes`` is (N, 2), or (1, 2)
-    for one size. The array is (N,), or (1,) for a tensor and one size."""
+    """Return a bool array, True for each image whose (height, width) differs from ``sizes``.
+
+    ``sizes`` is (N, 2), or (1, 2) for one size. The array is (N,), or (1,) for a tensor and one size.
+    """
     one_for_all = [images] if isinstance(images, torch.Tensor) else images
     given = [image.shape[-2:] for image in one_for_all]
     return (np.array(given, np.int64).reshape(-1, 2) != sizes).any(1)

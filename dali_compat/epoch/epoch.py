@@ -58,7 +58,7 @@ class Epoch(Generic[R]):
         errors: policy of on_error, and the samples that have failed.
         candidates: indices of samples that may replace others.
         prefetches: whether the prefetch thread starts batches.
-        prepares: whether the prefetch thread may call prepare(), because no step is user code.
+        prepares: whether no step is user code, so that the prefetch thread may call prepare().
     """
 
     prefetches = False
@@ -83,8 +83,8 @@ class Epoch(Generic[R]):
         return Randoms(self.seed, position, count, self.rank_order.world)
 
     def worker_generators(self, begin: int, stream: int = TARGETS) -> AbstractContextManager[None]:
-        """Return a context that seeds the global generators for user functions, as in a worker. ``begin`` is the number
-        of earlier samples of the epoch. Without workers, the context does nothing."""
+        """Return a context that seeds the global generators for user functions, as a worker does. ``begin`` is the
+        number of earlier samples of the epoch. Without workers, the context does nothing."""
         if not self.in_workers:
             return nullcontext()
         return own_generators(self.seed, stream, 0, self.rank_order.place_of(begin))
@@ -101,7 +101,7 @@ class Epoch(Generic[R]):
 
     @property
     def fast_collate(self) -> bool:
-        """True if collate_fn is timm's fast_collate. It is default_collate with a tuple as the result."""
+        """True if collate_fn is timm's fast_collate. It returns the result of default_collate as a tuple."""
         timm = sys.modules.get("timm.data.loader")
         return timm is not None and self.collate_fn is timm.fast_collate and self.batched
 
@@ -138,11 +138,11 @@ class DaliEpoch(Epoch[DaliRoute]):
             self._share(self.engine.name, leaves_of(loader.dataset))
 
     def is_upright(self, leaf: Any) -> bool:
-        """Return True if decoding, not a transform, rotates a leaf's images by their EXIF orientation."""
+        """Return True if a leaf's images are rotated by their EXIF orientation when they are decoded."""
         return self.route.plan_of(leaf).takes.upright
 
     def _share(self, engine: str, leaves: list[Any]) -> None:
-        """Share results of comparing a JPEG engine's pixels with other processes, for data sets with an index file."""
+        """Share a JPEG engine's verdicts with other processes, for data sets that have an index file."""
         for leaf in leaves:
             file = getattr(leaf, "_index_file", None)
             if file is not None and id(leaf) in self.plain:
@@ -162,8 +162,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if the prefetch thread may start a batch, because this runs no user code. The user may change the
-        data set at any time, so check again for each batch."""
+        """Return True if starting a batch runs no user code, so that the prefetch thread may do it. The user may change
+        the data set at any time, so check again for each batch."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.plain)
 
@@ -178,7 +178,7 @@ class DaliEpoch(Epoch[DaliRoute]):
         return known
 
     def _next_number(self, plan: Plan, form: Form) -> int:
-        """Return the index, 0 or 1, of the pipeline that decodes the next batch. Two open pipelines alternate."""
+        """Return the index, 0 or 1, of the pipeline that decodes the next batch. Open pipelines alternate."""
         self._batch_counts[plan, form] = count = self._batch_counts.get((plan, form), -1) + 1
         if self.route.alternating_pipelines == 1:
             return 0

@@ -105,8 +105,8 @@ class TorchIterator(_BaseDataLoaderIter):
         return loader.num_workers > 0
 
     def _reloads_batches(self, loader) -> bool:
-        """Return True if resuming has to load earlier batches again. States of workers and iterable data sets cannot be
-        saved."""
+        """Return True if resuming has to load earlier batches again, because the states of workers and iterable data
+        sets cannot be saved."""
         return loader.num_workers > 0 or isinstance(loader.dataset, data.IterableDataset)
 
     def _reset(self, loader, first_iter=False):
@@ -116,7 +116,7 @@ class TorchIterator(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def _resume(self, loader) -> None:
-        """Advance to the batch after the last one returned before the checkpoint."""
+        """Skip the batches that were returned before the checkpoint."""
         if not self._reloads_batches(loader):
             self._skip_drawn(loader)
         self._loaded = Loaded(self.progress.given, self.progress.samples)
@@ -257,8 +257,8 @@ class MultiProcessIterator(TorchIterator, _MultiProcessingDataLoaderIter):
 
 
 def _next_epoch(dataset: Any, samples: Iterator[Any]) -> Iterator[Any]:
-    """Yield ``samples``, or those of iter(dataset) if there are none. A data set that resumes between two epochs may
-    first end the previous epoch without a sample."""
+    """Yield ``samples``, or those of iter(dataset) if there are none. The first iter() of a data set that resumes
+    between two epochs may be empty, because it ends the previous epoch."""
     empty = True
     for one in samples:
         empty = False
@@ -295,7 +295,7 @@ class _OnErrorDataset(data.Dataset):
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value) -> None:
-        """Set one of the wrapper's attributes, or any other on the wrapped data set, as a worker_init_fn may do."""
+        """Set an attribute of the wrapped data set, as a worker_init_fn may do, or one of the wrapper's own."""
         own = name in ("dataset", "seed", "_candidates", "_replaces", "_covers")
         object.__setattr__(self if own else self.dataset, name, value)
 

@@ -37,8 +37,8 @@ class OrderedIterator(_BaseDataLoaderIter):
     """The iterator that ``iter(loader)`` returns.
 
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
-    ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. The indices
-    of a custom sampler are then drawn batch by batch, because they may depend on the training loop. A thread
+    ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. In this
+    case, a custom sampler's indices are drawn batch by batch, because they may depend on the training loop. A thread
     (prefetch_thread.py) prepares batches that run no user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
@@ -93,7 +93,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _resume(self, loader) -> None:
-        """Advance to the first batch not returned before the checkpoint. Draw as many indices ahead as at that time."""
+        """Skip the batches that were returned before the checkpoint. Draw the same number of indices ahead."""
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
@@ -210,8 +210,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._prefetch_thread.submit(partial(_prefetch_batches, batches, epoch))
 
     def _draw_indices(self, ahead: int = 0, least: int = 1) -> None:
-        """Draw indices ahead, as far as the prefetch settings allow. At least ``least`` and at least ``ahead`` batches
-        are then drawn but not returned."""
+        """Draw indices ahead, for as many batches as the prefetch settings allow, but for at least
+        max(``least``, ``ahead``) batches."""
         torchs = self._ahead if self._num_workers else min(self._ahead, self._max_draw_ahead - self._consumed)
         ahead = max(least, ahead, torchs)
         while not self.progress.exhausted and len(self._drawn) < ahead and self._draw_one():
@@ -221,8 +221,8 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.request()
 
     def _draw_one(self) -> bool:
-        """Draw the indices of the next batch. Return False at the end, or if the sampler has failed. With workers,
-        raise the sampler's error at once, otherwise in a later next()."""
+        """Draw the indices of the next batch. Return False at the end, or if the sampler has failed. Raise the
+        sampler's error at once with workers, otherwise in a later next()."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:
@@ -313,8 +313,8 @@ def _discard(drawn: deque[Any], epoch: Epoch) -> None:
 
 
 def _prefetch_batches(batches: list[DaliBatch], epoch: DaliEpoch) -> None:
-    """Start the next batches, and prepare the first of them, in the prefetch thread. Beyond the route's depth, only
-    headers are read."""
+    """Start the next batches, and prepare the first of them, in the prefetch thread. For batches beyond the route's
+    depth, only request the headers."""
     epoch.prefetches = epoch.may_prefetch()
     if not epoch.prefetches:  # the user has changed the data set, so next() starts batches
         return

@@ -24,8 +24,8 @@ class SampleError(NamedTuple):
     """A sample that was replaced or skipped.
 
     Attributes:
-        path: path of the file. For archives, path and byte offset. For a DALIHuggingFace without files, the row. If the
-            file is unknown, the name of the data set's class.
+        path: path of the file. In an archive, the archive's path and the byte offset. For a DALIHuggingFace without
+            files, the row. If the file is unknown, the name of the data set's class.
         index: index in the data set, from the sampler or drawn as a replacement.
         epoch: epoch of the first failure. A loader's first epoch is 0.
         reason: class and message of the error.
@@ -98,7 +98,7 @@ class Errors:
         return (Exception,) if self.in_python else _READ_ERRORS
 
     def end(self, samples: int) -> None:
-        """End an epoch of ``samples`` samples. If a sample has failed for the first time, warn about the number of
+        """End an epoch of ``samples`` samples. If any failed for the first time, warn about the number of
         failures."""
         # before the warning, which may be raised as an error
         (count, self._count), warned, self._warned = (self._count, 0), self._warned, len(self._found)

@@ -40,8 +40,8 @@ class RowsDecoding:
                 self._groups.append(PilGroup(self._batch, self._plan, rows.tolist()))
 
     def _submit_to_engine(self, rows: np.ndarray, given: str) -> np.ndarray:
-        """Submit rows to the GPU's JPEG engine, and return the other rows. The engine decodes a JPEG if its pixels are
-        known to equal Pillow's, or probably do. Both DALI and the engine decode some other JPEGs, to compare the
+        """Submit rows to the GPU's JPEG engine, and return the other rows. The engine decodes a JPEG if its pixels
+        certainly or probably equal Pillow's. Some JPEGs are decoded by both DALI and the engine, to compare the
         pixels."""
         engine, facts = self._batch.epoch.engine, self._batch.facts
         if engine is None or not self._plan.from_planes:

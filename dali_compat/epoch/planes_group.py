@@ -149,7 +149,7 @@ class PlanesGroup:
         return None
 
     def _leave_out_changed(self) -> None:
-        """Remove changed files from ``_own``, the engine's rows, and let PIL decode them."""
+        """Remove changed files from ``_own`` (the engine's rows), and let PIL decode them."""
         assert self._planes is not None and self._planes.chosen is not None
         if len(self._planes.chosen) == len(self._own):
             return
@@ -213,8 +213,8 @@ def _copied(received: Received, device: torch.device) -> Files:
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Return copies of the bytes ``read`` from archives. The copy is empty if the archive was overwritten, to mark the
-    record as changed."""
+    """Return copies of the bytes ``read`` from archives. The copy of a record is empty if its archive was overwritten,
+    so that the record counts as changed."""
     gone = overwritten(sources).tolist()
     return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 
@@ -225,7 +225,7 @@ def _plane_steps(plan: Plan) -> tuple[Step, ...]:
 
 
 def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np.ndarray]:
-    """Split rows into groups of limited size. ``memory`` is the GPU's, in bytes."""
+    """Split rows into groups of limited size. ``memory`` is the GPU's memory in bytes."""
     if not len(rows):
         return []
     facts = facts[rows]

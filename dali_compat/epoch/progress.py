@@ -38,7 +38,7 @@ class Progress:
 
     Args:
         number: number of the epoch. A loader's first epoch is 0.
-        torch_workers: whether torch's own loader uses workers. They draw a seed from a generator.
+        torch_workers: whether torch's own loader uses workers. It then draws their base seed from a generator.
     """
 
     base_seed = lap = 0  # the seed is their sum; the lap counts epochs of a persistent iterator
@@ -187,7 +187,7 @@ class Progress:
             restore()
 
     def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
-        """Return an iterator over the batches after those already returned. Warn and restart the epoch if the sampler
+        """Return an iterator over the batches that were not returned yet. Warn and restart the epoch if the sampler
         returns other indices than before the checkpoint.
 
         Args:
@@ -224,7 +224,7 @@ class Progress:
         return indices
 
     def rest(self, loader) -> Any:
-        """Return a sampler of this rank's share of the rest of the epoch, after the number of ranks has changed."""
+        """Return a sampler of this rank's share of the rest of the epoch, for a changed number of ranks."""
         rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
@@ -242,7 +242,7 @@ def stateful_sampler(loader) -> Any:
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return {"sampler": sampler, "dataset": data set} of the loader, but only those with a state_dict()."""
+    """Return those of {"sampler": sampler, "dataset": data set} of the loader that have a state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 

@@ -26,9 +26,9 @@ class Rows(DecodableRows):
     """The rows (images) of a batch from a data set of files. read_headers() sets ``facts`` and ``verdicts``.
 
     Args:
-        samples, leaf_rows: result of look_up().
+        samples, leaf_rows: the results of look_up().
         indices: indices from the sampler.
-        begin: number of samples of the epoch before the batch.
+        begin: number of samples in earlier batches of the epoch.
         bad: error, or its text, of each row that has failed. fail_rows() adds to it.
         tolerant: whether rows may fail while others continue.
     """
@@ -124,8 +124,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of the rows' files. Return None if images are not files, or on a GPU, because stat() would
-        take too long."""
+        """Return the ctimes of the rows' files. Return None if the images are not files, or if the device is a GPU,
+        because stat() would take too long."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         return ctimes_of(self.paths(found.rows))
@@ -146,7 +146,7 @@ class Rows(DecodableRows):
             headers.forget(index)
 
     def _headers_of(self, rows: list[int]) -> list[tuple[Headers, np.ndarray]]:
-        """Return (headers, indices of the rows in them) for each innermost data set."""
+        """Return (Headers, the rows' indices in these) for each innermost data set."""
         return [(found.headers, found.index[np.isin(found.rows, rows)]) for found in self.leaf_rows]
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:

@@ -31,8 +31,7 @@ _DRAW_AT_ONCE = {
 
 
 def max_draw_ahead(sampler) -> int:
-    """Return how many batches of an epoch may be drawn early without a difference that the user sees; 0 for custom
-    samplers.
+    """Return how many batches of an epoch may be drawn early without a visible difference; 0 for custom samplers.
 
     Of torch's samplers, only a RandomSampler with a ``generator`` is limited. It draws random numbers from the
     generator after its last index, and also between indices if samples may repeat.
@@ -116,7 +115,8 @@ def array_batches(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
     """Return an iterator over a BatchSampler's batches as int64 arrays, from sample ``begin`` on. Return None if the
     sampler does not yield every sample once, in order or shuffled.
 
-    Random numbers are drawn when torch would draw them, from the same generator. torch's lists take 20 times as long.
+    Random numbers are drawn when torch would draw them, from the same generator. torch's lists would take 20 times as
+    long.
     """
     if type(sampler) is not data.BatchSampler:
         return None
@@ -158,7 +158,7 @@ _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Genera
 
 
 class Generators:
-    """Random generators and samplers with an attribute ``epoch``, by name. An object may have several names."""
+    """Random generators, and samplers that have an epoch number, by name. An object may have several names."""
 
     def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
         names: dict[int, str] = {}
@@ -172,7 +172,7 @@ class Generators:
         return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return states that can be compared, in less time than states()."""
+        """Return states that can only be compared. This takes less time than states()."""
         return {name: _snapshot(one) for name, one in self._generators.items()}
 
     def set(self, states: dict[str, Any] | None) -> None:

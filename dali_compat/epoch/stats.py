@@ -40,8 +40,7 @@ class LoaderStats(NamedTuple):
         in_flight: batches currently submitted to DALI, computed ahead, or requested from torch's workers.
         held: bytes currently used by copies of arrays, and by batches computed ahead from arrays. DALI's buffers are
             not included.
-        peak: largest value of ``held`` at the end of an epoch, when batches were computed ahead, or when stats() was
-            called.
+        peak: largest value of ``held``, updated at an epoch's end, by stats(), and after computing batches ahead.
         objects: objects fetched from object storage or its ``disk_cache``.
         hits: objects found in ``disk_cache``.
         fetched: size of the objects in bytes.
@@ -199,7 +198,7 @@ class Stats:
             return meter
 
     def hold(self, route: Any) -> int:
-        """Return the bytes of pixels held in memory, and update the peak. They are 0 except on routes for arrays."""
+        """Return the bytes of pixels held in memory (0 except on routes for arrays), and update the peak."""
         held = getattr(route, "memory", 0) + sum(meter.ahead for meter in self._meters)
         self._peak = max(self._peak, held)
         return held

@@ -52,7 +52,7 @@ def is_own(dataset: Any) -> bool:
 
 
 def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[str]]:
-    """Return two lists of differences: those in samples, and those only in random numbers."""
+    """Return two lists of differences: those that affect samples, and those that only affect random numbers."""
     found = {
         name: f"{name}: was {before.get(name)}, is {value}"
         for name, value in now.items()
