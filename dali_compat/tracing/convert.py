@@ -60,7 +60,7 @@ def to_dtype(s: State, backend: str, dtype=torch.float32, scale=False) -> Outcom
 
 
 def _to_dtype(s: State, dtype, like: str) -> Outcome:
-    """Return the outcome of a conversion to ``dtype``. ``like``: "v1" and "v2" scale the values, "cast" does not."""
+    """Return the outcome of a conversion to ``dtype``. Values are scaled unless ``like`` is "cast"."""
     if s.kind == "pil" or not isinstance(dtype, torch.dtype):
         raise UnknownOutcome
     if dtype == s.dtype:

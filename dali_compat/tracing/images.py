@@ -1,4 +1,4 @@
-"""Pillow images with a deferred core, the C object that holds the pixels.
+"""Pillow images whose core, the C object with the pixels, is deferred.
 
 Pillow reads only the header when it opens a file. While a thread traces, the first method that needs the pixels sets
 the image's core, ``Image._im``, to a :class:`~.nodes.Node`, as if the image were loaded. The methods below return an
@@ -308,7 +308,7 @@ _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "co
 
 
 def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a constructor for the class ``name`` of ImageEnhance that defers the attribute ``degenerate``."""
+    """Return a constructor that defers the attribute ``degenerate``, for the class ``name`` of ImageEnhance."""
     enhancer = getattr(ImageEnhance, name)
 
     def __init__(self: Any, image: Any) -> None:

@@ -41,7 +41,7 @@ class Tracing(NamedTuple):
 
     @classmethod
     def from_now(cls, table: FileTable, exact: bool) -> Tracing:
-        """Return settings that do not defer files changed after this call."""
+        """Return settings with which files that change after this call are not deferred."""
         now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
         return cls(table, exact, now - _RESOLUTION)
 

@@ -107,7 +107,7 @@ def _patch_pillow() -> None:
 
 
 def _get_im_attribute(image: Any) -> Any:
-    """Return the value of Image.im before Pillow 11, which made ``im`` a property."""
+    """Return the value of Image.im for Pillow before 11, where ``im`` is not a property."""
     im = image.__dict__.get("im") if "_im" not in image.__dict__ else image.__dict__["_im"]
     if isinstance(im, Image.DeferredError):
         raise im.ex

@@ -208,8 +208,8 @@ def _numbers_of(
 ) -> list[float]:
     """Return an image's numbers for a merged tail.
 
-    A step that the image skips gets a flag of 0 and numbers from ``examples``. ``size``: (height, width) before the
-    tail.
+    A step that the image skips gets a flag of 0 and numbers from ``examples``. ``size`` is the (height, width)
+    before the tail.
     """
     result: list[float] = []
     remaining = list(reversed(tail))

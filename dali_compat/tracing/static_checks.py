@@ -77,7 +77,7 @@ def _opens(called: _Function, words: set[str]) -> bool:
 
 
 def compares_classes(dataset, collate_fn) -> str:
-    """Return the file and line of a user's function that compares the class of a tensor, such as "train.py:31", or "".
+    """Return the place, such as "train.py:31", of a user's function that compares the class of a tensor, or "".
 
     The class of a deferred tensor is a subclass, so the comparison could fail.
     """
@@ -133,7 +133,7 @@ def _follow(first: Iterable[_Function], only_users: bool = False) -> Iterator[tu
 
 
 def _is_opaque(function_or_class) -> bool:
-    """Return True if a function or class belongs to a library, except to torchvision's data sets."""
+    """Return True if a function or class belongs to a library. torchvision's data sets do not count."""
     return is_of_library(function_or_class) and not function_or_class.__module__.startswith(_TORCHVISION_DATASETS)
 
 
@@ -237,7 +237,7 @@ def may_use_cuda(dataset) -> bool:
 
 
 class Signature:
-    """References to the objects that decide what a data set's samples are."""
+    """References to the objects that determine a data set's samples."""
 
     def __init__(self, dataset, collate_fn):
         # weak ones do not keep the data set alive, and detect a new object at the address of a deleted one
@@ -259,8 +259,7 @@ def _reference(one) -> Callable[[], Any]:
 
 
 def _deciding_objects(dataset, collate_fn) -> list[Any]:
-    """Return the objects that decide what a data set's samples are, such as inner data sets, functions and
-    transforms."""
+    """Return the objects that determine a data set's samples, such as inner data sets, functions and transforms."""
     found: dict[int, Any] = {}
     _add_callables(found, collate_fn)
     for each in with_inner(dataset):

@@ -97,8 +97,8 @@ class Reader:
 def run_trial(loader: Any) -> tuple[TrialImage | None, ...] | None:
     """Try to trace a data set, and return the images of one of its samples.
 
-    An image is None if it cannot be computed in a batch. The result is None without a trial, for example if the data
-    set is empty.
+    An image is None if it cannot be computed in a batch. The result is None if no trial is possible, for example
+    because the data set is empty.
 
     Raises:
         Unsupported: the data set cannot be traced. The message is a predicate such as "opens images with cv2".

@@ -19,8 +19,8 @@ from .sources import FileTable
 
 
 def tracing_from_now(table: FileTable, exact: bool) -> Tracing:
-    """Replace the functions of Pillow and torchvision. Return settings that do not defer images in files changed after
-    this call."""
+    """Replace the functions of Pillow and torchvision. Return settings with which files that change after this
+    call are not deferred."""
     patches.install()
     return Tracing.from_now(table, exact)
 
@@ -66,11 +66,10 @@ epoch_seed = 0  # in a worker, the seed of the epoch that the current sample bel
 
 
 class SeededIndices(list[Any]):
-    """Indices of a batch that seed the generators for each sample.
+    """Indices of a batch. A worker that iterates over them seeds the generators before each sample.
 
-    The generators are seeded while a worker iterates over the indices. The iteration also sets ``epoch_seed`` to
-    ``seed``. ``positions`` are the samples' positions in the epoch, counted over all ranks. If None, only
-    ``epoch_seed`` is set.
+    The iteration also sets ``epoch_seed`` to ``seed``. ``positions`` are the samples' positions in the epoch, counted
+    over all ranks. If they are None, only ``epoch_seed`` is set.
     """
 
     def __init__(self, indices: Any, seed: int, positions: range | None = None):
@@ -99,7 +98,7 @@ def seeded_index(index: Any, seed: int, position: int | None) -> Any:
 
 class SeededIndex:
     """The index of a sample that is loaded without batching. Unpickling returns ``index``, and seeds the generators as
-    in SeededIndices."""
+    SeededIndices does."""
 
     def __init__(self, index: Any, seed: int, position: int | None = None):
         self._arguments = index, seed, position
