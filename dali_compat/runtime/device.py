@@ -61,8 +61,8 @@ def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def handed_over(data: Any, stream: torch.cuda.Stream) -> Any:
-    """Return ``data`` with copies of its tensors for the current stream. ``stream`` has computed the originals, and
-    waits for the copies before it reuses the memory."""
+    """Return ``data`` with its GPU tensors copied for the current stream. ``stream`` computed the originals, and waits
+    for the copies before it reuses the memory."""
     current = torch.cuda.current_stream(stream.device)
     current.wait_stream(stream)
     copies = mapped(data, lambda tensor: tensor.clone() if tensor.is_cuda else tensor)

@@ -1,7 +1,7 @@
 """Locks and hooks for forks, new Python processes, and program exit with daemon threads.
 
 A forked child inherits all locks, but only the forking thread. That thread acquires the locks of new_lock() before the
-fork. In the child, no lock then stays held, and the guarded data is consistent.
+fork, so that the guarded data is consistent, and releases them afterwards, also in the child.
 
 In some versions of Python, a signal can stop a thread between the end of a ``with`` block and the release of its lock.
 The lock is re-entrant, so this thread can continue, but others would wait forever. unlock_all() releases such locks.
@@ -45,7 +45,7 @@ _hooks: dict[str, dict[str, Callable[[], Any]]] = {stage: {} for stage in _ORDER
 
 
 def at_fork(stage: str, **hooks: Callable[[], Any]) -> None:
-    """Set hooks for every fork, as in os.register_at_fork(). ``stage``, one of _ORDER, determines when they run."""
+    """Set hooks for every fork, as os.register_at_fork() does. ``stage``, one of _ORDER, determines when they run."""
     _hooks[stage].update(hooks)
 
 
@@ -135,8 +135,8 @@ at_fork("daemon threads", after_in_child=_loading.clear)
 
 
 def end_daemons_at_exit(function: F) -> F:
-    """Decorator that ends the daemon threads in a function once the program has begun to exit. SystemExit is raised at
-    the beginning or end of the call."""
+    """Decorator for functions that daemon threads call. Once the program has begun to exit, a call by such a thread
+    raises SystemExit, at its beginning or end."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

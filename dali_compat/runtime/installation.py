@@ -96,7 +96,7 @@ def driver_problem() -> Problem | None:
 
 
 def wanted_variant() -> str:
-    """Return the extra of dali_compat, such as 'cuda130', for torch's CUDA version. Without one, use the driver's."""
+    """Return the extra of dali_compat, such as 'cuda130', for the CUDA version of torch, or else of the driver."""
     major = torch.version.cuda.split(".")[0] if torch.version.cuda else str((driver_cuda() or (13, 0))[0])
     return {"11": "cuda110", "12": "cuda120"}.get(major, "cuda130")
 

@@ -26,8 +26,8 @@ def take_head_lock() -> None:
     """Wait until no thread holds CPython's HEAD_LOCK, before a fork.
 
     If a native thread such as gloo's holds the lock during a fork, the child deadlocks in Python before 3.10.15 and
-    3.11.10 (CPython issue 112275). PyThreadState_SetAsyncExc exists in all versions. sys._current_frames() acquires the
-    lock, too, but may deadlock if it runs the garbage collector (issue 106883).
+    3.11.10 (CPython issue 112275). PyThreadState_SetAsyncExc, which exists in all versions, acquires the lock.
+    sys._current_frames() does, too, but may deadlock if it runs the garbage collector (issue 106883).
     """
     if sys.version_info < (3, 10, 15) or (3, 11) <= sys.version_info < (3, 11, 10):
         ctypes.PyDLL(None).PyThreadState_SetAsyncExc(ctypes.c_ulong(0), None)
@@ -113,7 +113,7 @@ def version_of(tensor: Any) -> int:
 
 
 def collate_functions() -> dict[Any, Any]:
-    """Return the functions that the program has set in default_collate_fn_map, by type (added in torch 2.0)."""
+    """Return the functions that the program has set in default_collate_fn_map (added in torch 2.0), by type."""
     from torch.utils.data._utils import collate
 
     torchs = vars(collate)

@@ -56,7 +56,7 @@ def is_installed(path: str) -> bool:
 
 
 def stack_level() -> int:
-    """Return the ``stacklevel`` for a warnings.warn() in the calling function that reports the user's line."""
+    """Return the ``stacklevel`` with which warnings.warn() in the calling function reports the user's line."""
     return _user_frame()[0]
 
 

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from .messages import stack_level
 
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
-"""Seconds to wait for each lock. 0 after the first timeout, because the process that holds it may be stopped."""
+"""Seconds to wait for each lock, 0 after the first timeout, because its holder may be stopped."""
 
 
 def cache_folder() -> Path:
@@ -69,7 +69,7 @@ def load(path: str | Path, owners: tuple[int, ...] = ()) -> tuple[dict, dict[str
 
 
 def read(path: str | Path, owners: tuple[int, ...] = ()) -> bytes:
-    """Return the bytes of a file, or b"" if it cannot be read or others may have written it, as in load()."""
+    """Return the bytes of a file, or b"" if it cannot be read or others may have written it (see load())."""
     try:
         with open(path, "rb") as file:
             stat = os.fstat(file.fileno())
