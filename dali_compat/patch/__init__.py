@@ -53,8 +53,7 @@ def install(
     of the first.
 
     Args:
-        exact, device, fallback: as in DataLoader. A loader that is constructed with one of these options keeps
-            its value.
+        exact, device, fallback: as in DataLoader. The same options of a loader's constructor take precedence.
         verbose: print a line to stderr for each new loader, with its route or the reason for not using DALI. The line
             replaces the warning.
         **options: memory_format, on_error and on_error_in_python, as in DataLoader.

@@ -98,8 +98,8 @@ def remedy(error: BaseException) -> str:
 
 
 def check_nothing_is_skipped_twice() -> None:
-    """Raise RuntimeError if Accelerate's skip_first_batches() constructs this loader from one that resumes from its
-    state, because both would skip the same batches."""
+    """Raise RuntimeError if Accelerate's skip_first_batches() constructs this loader, and the script's loader skips
+    the same batches because it resumes from a state."""
     for frame in framework_calls():
         if not _is_from_accelerate(frame) or frame.f_code.co_name != "skip_first_batches":
             continue
@@ -114,7 +114,7 @@ def check_nothing_is_skipped_twice() -> None:
 
 def options_of(dataset: Any) -> dict[str, Any]:
     """Return the options of the script's loader over ``dataset`` if a framework is constructing another loader from it,
-    else {}. With Accelerate, the default device is that of its process."""
+    else {}. With Accelerate, the default device is the one that it has assigned to this process."""
     options: dict[str, Any] = {}
     for one in _script_loaders(dataset):
         options |= {name: getattr(one, name) for name in inspect.getfullargspec(DataLoader._store_arguments).kwonlyargs}
