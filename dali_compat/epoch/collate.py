@@ -172,8 +172,7 @@ def explain_mismatch(samples: Sequence[Any], error: Exception, name: Callable[[i
 
 
 def _description(leaf: Any) -> str:
-    """Describe a tensor or value, such as "torch.uint8 of shape (9,)". Leaves can be collated only if their
-    descriptions are equal."""
+    """Return text such as "torch.uint8 of shape (9,)". Leaves can be collated only if their descriptions are equal."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         return f"{leaf.dtype} of shape {tuple(leaf.shape)}"
     if isinstance(leaf, (int, float, np.generic)):
@@ -232,7 +231,7 @@ def collated_views(views: ViewBatches) -> Any:
 
 
 def collated(samples: Any, name: Callable[[int], str] = _ENTRY.format) -> Any:
-    """Return default_collate(samples) with the CPU as torch's default device. Errors name the samples that cannot be
+    """Call default_collate(samples) with the CPU as torch's default device. Errors name the samples that cannot be
     collated together."""
     with on_the_cpu():
         return collate_by_default(samples, name)

@@ -87,7 +87,7 @@ class DaliBatch(Batch):
     # ---- stages
 
     def request(self) -> None:
-        """Request this batch's objects from object storage. Runs once."""
+        """Request this batch's objects from object storage. Another call does nothing."""
         if self._requested or self._located:
             return
         self._requested = True
@@ -103,7 +103,7 @@ class DaliBatch(Batch):
 
     @stage
     def start(self) -> None:
-        """Find the files, draw random arguments and submit rows to their decoders. Runs once."""
+        """Find the files, draw random arguments and submit rows to their decoders. Another call does nothing."""
         if self.started:
             return
         self.started = True

@@ -127,7 +127,7 @@ class History:
         }
 
     def traits(self, loader, route: Route) -> Traits:
-        """Return the properties of the loader that a state must match, computed once per epoch."""
+        """Return the properties of the loader that a state must match, cached for the epoch."""
         key = route.reason if isinstance(route, FallbackRoute) else tuple(route.plans)
         if self._traits is None or self._traits[0] != key:
             self._traits = key, traits(loader, route)

@@ -93,7 +93,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _resume(self, loader) -> None:
-        """Skip the batches that were returned before the checkpoint. Draw the same number of indices ahead."""
+        """Skip the batches that were returned before the checkpoint. Draw the indices drawn ahead."""
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted

@@ -235,7 +235,7 @@ def split_by_memory(rows: np.ndarray, facts: np.ndarray, memory: int) -> list[np
 
 
 def as_many_as_fit(rows: np.ndarray, facts: np.ndarray, bytes_: int) -> np.ndarray:
-    """Return as many of the first _MOST_FILES rows as have at most ``bytes_`` bytes of RGB pixels in total."""
+    """Return the first rows, at most _MOST_FILES, whose RGB pixels have at most ``bytes_`` bytes in total."""
     rows = rows[:_MOST_FILES]
     return rows[np.cumsum(3 * facts["sizes"][rows].prod(1)) <= bytes_]
 

@@ -168,7 +168,7 @@ class Rows(DecodableRows):
 
 
 def _as_torchvision_error(error: Exception) -> Exception:
-    """Convert an ImageTooSmall to a ValueError, as torchvision raises. Return other errors unchanged."""
+    """Convert an ImageTooSmall to the ValueError that torchvision raises. Return other errors unchanged."""
     return ValueError(str(error)) if isinstance(error, ImageTooSmall) else error
 
 
@@ -180,7 +180,7 @@ def rows_of(
     bad: dict[int, Exception | str],
     is_substitute: bool = False,
 ) -> Rows:
-    """Return the rows of a batch, with their targets. The bytes of images that are not files are read. The arguments
+    """Return the rows of a batch, with their targets. Read the bytes of images that are not files. The arguments
     are those of Rows and DaliBatch."""
     samples, leaf_rows = look_up(epoch.dataset, indices, epoch.folder, epoch.is_upright)
     transformed = any(transforms_of(found.leaf)[1] for found in leaf_rows)

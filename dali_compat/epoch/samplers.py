@@ -48,8 +48,8 @@ def max_draw_ahead(sampler) -> int:
 
 
 def replacement_indices(loader) -> Sequence[int]:
-    """Return the indices of samples that may replace unreadable ones: a SubsetRandomSampler's or sequence's indices,
-    otherwise all indices of the data set."""
+    """Return the indices of samples that may replace unreadable ones: the sampler's if it is a SubsetRandomSampler or
+    a sequence, otherwise all of the data set."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
@@ -141,7 +141,7 @@ def _batches(sampler, size: int, drop_last: bool, begin: int) -> Iterator[np.nda
 
 
 def _shuffled(count: int, generator: torch.Generator | None) -> np.ndarray:
-    """Return a permutation of ``count`` indices, drawn as in RandomSampler."""
+    """Return a permutation of ``count`` indices, as RandomSampler draws it."""
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
