@@ -160,7 +160,7 @@ def image_of(node: Node, info: dict[Any, Any]) -> Image.Image:
 
 
 def _get_im(self: Any) -> Any:
-    """Return the core of an image, as the getter of Image.im. Compute a deferred core first."""
+    """Getter of Image.im, the core of an image. Compute a deferred core first."""
     im = self.__dict__.get("_im")
     if type(im) is Node:
         record_reason("uses the image's pixels")
