@@ -120,10 +120,10 @@ def _with_adjustment(first: Numbers, second: Numbers) -> Numbers:
 
     The numbers are a flag, the order of the adjustments (-1 for none), and four factors.
     """
-    numbers, added = list(first), int(second[1])
-    numbers[numbers.index(-1.0, 1, 5)] = second[1]
-    numbers[5 + added] = second[5 + added]
-    return tuple(numbers)
+    flag, order, factors, added = first[0], list(first[1:5]), list(first[5:]), int(second[1])
+    order[order.index(-1.0)] = second[1]
+    factors[added] = second[5 + added]
+    return flag, *order, *factors
 
 
 def _is_cast_of_bytes(steps: Sequence[Step]) -> bool:
@@ -140,9 +140,9 @@ def _add_window(steps: list[Step], kind: StepKind, numbers: Numbers) -> None:
         at -= 1
         numbers = _mirrored(numbers, dict(steps[at][0].args)["axis"])
     if at and steps[at - 1][0].op in _WINDOWS and is_inside(numbers):
-        first, outer = steps[at - 1]
-        top, left = outer[4] + numbers[4], outer[5] + numbers[5]
-        steps[at - 1] = first, (*outer[:2], *numbers[2:4], top, left, *numbers[2:4])
+        first, (height, width, _, _, outer_top, outer_left, *_) = steps[at - 1]
+        _, _, h, w, top, left, *_ = numbers
+        steps[at - 1] = first, (height, width, h, w, outer_top + top, outer_left + left, h, w)
     else:
         steps.insert(at, (kind, numbers))
 
