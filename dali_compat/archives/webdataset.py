@@ -55,7 +55,9 @@ def members(file: IO[bytes], path: str) -> Iterator[tuple[str, int, int]]:
             break
         tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members
         if found.issparse():
-            raise unsupported(path, f"header at byte {at}", "it is a sparse file; write the tar file without --sparse")
+            raise unsupported(
+                path, f"header at byte {at}", "this member is a sparse file; write the tar without --sparse"
+            )
         if tar.offset <= at or found.size < 0:
             raise corrupt(path, f"header at byte {at}", f"the member's size, {found.size} bytes, is invalid")
         if tar.offset > end:

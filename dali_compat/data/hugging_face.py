@@ -196,7 +196,7 @@ def _check(dataset: Any) -> None:
     if kinds & {"IterableDataset", "IterableDatasetDict"}:
         raise TypeError("a streamed data set has no random access; load it without streaming=True")
     if "DatasetDict" in kinds:
-        raise TypeError(f"dataset is a DatasetDict; pass a split such as dataset[{next(iter(dataset), '')!r}]")
+        raise TypeError(f"dataset is a DatasetDict; pass a split such as dataset[{next(iter(dataset), 'train')!r}]")
     if "Dataset" not in kinds:
         raise TypeError(f"dataset must be a datasets.Dataset, got {type(dataset).__name__}")
     if dataset.format["type"] == "custom":

@@ -290,8 +290,8 @@ def _refuse_missing(
 def _hint(names: list[str], near: str, given: str) -> str:
     """Return a hint on where the files ``names`` are, or "" if no folder contains all of them.
 
-    Search ``near`` and its subfolders, also with an image extension appended to each name. ``given`` is the folder
-    where the names are missing.
+    Look for the names in ``near`` and its subfolders, as given and with each image extension appended. ``given`` is the
+    folder in which the files were expected.
     """
     with suppress(OSError), os.scandir(near) as entries:
         folders = [near, *sorted(entry.path for entry in islice(entries, 1000) if entry.is_dir())[:50]]

@@ -140,8 +140,8 @@ def _look_up_one_by_one(
 
 
 def paths_digest(leaf: Any, folder: str) -> str:
-    """Return a SHA-256 digest of the paths of all samples, in order. Raise TypeError or ValueError if the samples are
-    not files with paths in a list."""
+    """Return a SHA-256 digest of the paths of all samples, in order. Raise TypeError or ValueError unless
+    the data set keeps paths of files in a list."""
     paths, _ = _files_at(leaf, range(len(leaf.samples)), folder)
     return hashlib.sha256(os.fsencode("\0".join(paths))).hexdigest()
 

@@ -80,8 +80,7 @@ def reader_of(dataset: Any) -> Reader | None:
 
 
 def can_rotate(dataset: Any) -> bool:
-    """Return True if decoding can rotate a data set's images by their EXIF orientation, in place of its first
-    transform."""
+    """Return True if the decoder can rotate a data set's images according to their EXIF orientation."""
     return reader_of(dataset) is not None and getattr(dataset, "_objects", None) is None
 
 

@@ -53,7 +53,7 @@ class DaliBatch(Batch):
     2. announce: let other processes read headers.
     3. start: find samples, draw random arguments, submit rows to their decoders.
     4. decode: submit files to a GPU's JPEG engine.
-    5. prepare: do the work of finish() that runs no user code.
+    5. prepare: do the part of finish() that runs no user code.
     6. finish: return the batch that torch's loader would return.
 
     discard() may be called at any time.
@@ -122,7 +122,7 @@ class DaliBatch(Batch):
 
     @stage
     def prepare(self) -> None:
-        """Do the work of finish() that runs no user code. Call after start(), in any thread."""
+        """Do the part of finish() that runs no user code. Call after start(), in any thread."""
         if self._prepared is not None:
             return
         device = self.epoch.route.device

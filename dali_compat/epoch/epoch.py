@@ -58,7 +58,7 @@ class Epoch(Generic[R]):
         errors: policy of on_error, and the samples that have failed.
         candidates: indices of samples that may replace others.
         prefetches: whether the prefetch thread starts batches.
-        prepares: whether no step is user code, so that the prefetch thread may call prepare().
+        prepares: whether the prefetch thread may call prepare(), because no step calls user code.
     """
 
     prefetches = False

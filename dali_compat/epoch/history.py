@@ -205,7 +205,9 @@ def merge_states(states: Sequence[State]) -> State:
     by_rank = sorted(states, key=lambda state: state["ranks"][0])
     ranks = [tuple(state["ranks"]) for state in by_rank]
     if not states or ranks != [(rank, len(states)) for rank in range(len(states))]:
-        raise ValueError(f"merge_states() needs the state of each rank once, got (rank, number of ranks) = {ranks}")
+        raise ValueError(
+            f"merge_states() needs exactly one state from each rank, got states with (rank, number of ranks) {ranks}"
+        )
     if len({(state["begun"], (state["epoch"] or {}).get("samples")) for state in by_rank}) > 1:
         at_place: dict[str, list[str]] = {}
         for rank, state in enumerate(by_rank):

@@ -60,7 +60,7 @@ def differences(loader, before: Traits, now: Traits) -> tuple[list[str], list[st
     }
     routes = [str(before.get("route")), now["route"]]
     indexed = not isinstance(loader.dataset, data.IterableDataset)
-    same = indexed and (is_own(loader.dataset) or all(route.startswith("torchvision") for route in routes))
+    same = indexed and (is_own(loader.dataset) or len({route.partition(",")[0] for route in routes}) == 1)
     drawn = [found.pop("route")] if same and "route" in found else []
     return list(found.values()), drawn
 
@@ -70,6 +70,8 @@ def _route(loader, route: Route) -> str:
     name = "torchvision" if isinstance(route, FallbackRoute) else "DALI" if isinstance(route, DaliRoute) else "resident"
     if name == "torchvision" or isinstance(loader.dataset, data.IterableDataset):
         return f"{name}, num_workers={loader.num_workers}"
+    if in_processes(route):  # without workers, samples draw from the main process's generators
+        return f"{name}, {'with' if loader.num_workers else 'without'} workers"
     return name
 
 

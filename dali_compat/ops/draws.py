@@ -191,8 +191,8 @@ def draw_given(sizes, u, *, at, layout, sized):
 
 
 def _checked_size(sizes, sides) -> np.ndarray:
-    """Return the traced image sizes after a step. Raise ImageTooSmall if an image's size before the step has
-    changed."""
+    """Return the traced image sizes after a step. Raise ImageTooSmall if an image's size before the step is
+    no longer the traced one."""
     other = (sides[:, :2] != sizes).any(1)
     if other.any():
         row = int(other.argmax())

@@ -118,7 +118,8 @@ def _conversion_start(steps: Sequence[Step], arrays: Sequence[Values]) -> int:
 
 
 class _Conversion:
-    """An equal replacement for ``steps``, a to_dtype from uint8 to float32 and possibly a normalize."""
+    """A replacement for ``steps`` with bit-identical results. The steps are a to_dtype from uint8 to float32, and
+    optionally a normalize."""
 
     def __init__(self, steps: tuple[Step, ...]):
         self.size, self.channels = steps[-1].gives.size, steps[-1].gives.channels

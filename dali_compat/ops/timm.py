@@ -99,7 +99,7 @@ def translate_erase(t, spec):
     random = t.rand_color or t.per_pixel
     if random and not spec.dtype.is_floating_point:
         raise Untranslatable(
-            t, f"random colors are not supported for {spec.dtype}", "convert to floating point before it"
+            t, f"random colors are not supported for {spec.dtype}", "convert the images to floating point before it"
         )
     if not 0 <= t.min_count <= t.max_count:
         raise Untranslatable(t, f"min_count={t.min_count} must be from 0 to max_count={t.max_count}")
@@ -124,7 +124,7 @@ def _resize(t, spec: ImageSpec, sizes: Draw, known: tuple[int, int] | None) -> S
 
 @draws(uniforms=lambda inner, count: uniforms_of(inner) + 1)
 def draw_with_choice(sizes, u, *, inner, count):
-    """Add a random index ``choice`` below ``count`` to the arrays of ``inner``."""
+    """Run the draw ``inner``, and add the array ``choice``, a random index from 0 to ``count`` - 1 for each sample."""
     values, after = run(inner, sizes, u[:, :-1])
     return values | {"choice": np.floor(u[:, -1] * count).astype(np.int32)}, after
 

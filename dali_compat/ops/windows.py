@@ -151,7 +151,7 @@ def draw_pad(sizes, u, *, padding):
 
 @draws()
 def draw_pad_if_needed(sizes, u, *, size, axis):
-    """Compute the padding of RandomCrop(pad_if_needed=True) on both sides of one axis (0 vertical, 1 horizontal)."""
+    """Compute the padding of RandomCrop(pad_if_needed=True) along one axis: 0 pads top and bottom, 1 left and right."""
     missing = np.zeros_like(sizes)
     missing[:, axis] = np.maximum(size[axis] - sizes[:, axis], 0)
     return window_arrays(-missing, sizes + 2 * missing)

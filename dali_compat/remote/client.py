@@ -209,7 +209,7 @@ class Hub:
         return await _in_thread(self._files.cat_file, self._path(split(object_url(url))[1]), *bounds), meta
 
     async def put(self, url: str, data: bytes | Path) -> None:
-        raise ValueError("dali_compat only reads from the Hugging Face Hub")
+        raise ValueError("dali_compat can read from the Hugging Face Hub, but not write to it")
 
     async def look_up(self, url: str) -> Mapping[str, Any]:
         return self._meta(await _in_thread(self._files.info, self._path(split(object_url(url))[1])))

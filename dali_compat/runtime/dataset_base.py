@@ -39,7 +39,7 @@ class DatasetBase:
         return index % count
 
     def _warn_if_torch_reads(self) -> None:
-        """Warn if torch's own loader indexes the data set, once per program."""
+        """Warn, once per program, if torch's own loader indexes the data set."""
         over = None if _warned[0] else data_set_being_read()
         if over is None:
             return

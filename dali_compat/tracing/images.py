@@ -136,7 +136,7 @@ def _all_bytes(fp: Any) -> bytes:
 
 
 def _end_of_png(image: Any) -> int:
-    """Return the file position after load() of a PNG; 0 if load() would read metadata after the pixels."""
+    """Return the file position at which load() would leave a PNG, or 0 if metadata follows the pixels."""
     at, fp = image.tile[0][2] - 8, image.fp
     before = fp.tell()
     try:

@@ -52,8 +52,8 @@ class _Start:
         made.close()
 
     def take(self) -> Any:
-        """Return the open handle, or None. The caller must close the handle. The thread closes a handle that it opens
-        later."""
+        """Return the open handle, or None. The caller must close the handle. If the thread opens one after this
+        call, the thread closes it."""
         with self._lock:
             self._dropped = True
             made, self._made = self._made, None

@@ -157,8 +157,8 @@ def transform_nearest(images, matrix, size, fill):
 
 
 def _fixed_lines(matrix, size, source):
-    """Return four arrays whose sums are input coordinates in 16.16 fixed point: x by column, x by row, y by column, y
-    by row.
+    """Return the terms of the input coordinates, in 16.16 fixed point: x's term for each column and for each row, and
+    y's term for each column and for each row. A coordinate is the sum of its two terms.
 
     Also return the indices of images for which _fits() and _scales() are both False.
     """

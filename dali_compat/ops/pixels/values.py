@@ -51,7 +51,7 @@ def one_by_one(function, images, *columns):
 
 
 def bounded(values, images):
-    """Clip to the range of the images and convert to their dtype. ``values`` is changed in place."""
+    """Clip ``values`` in place to the range of the images' dtype, 0..1 or 0..255. Return them in this dtype."""
     values = values.clamp_(0, 1 if images.is_floating_point() else 255)
     return values.to(images.dtype)
 
