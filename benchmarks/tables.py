@@ -445,7 +445,7 @@ def peers(found: dict | None = None) -> str:
     of, images = found["facts"], found["images"]
     command = re.sub(r"--data \S+", "--data PHOTOS", re.sub(r" --json \S+", "", of["command"]))
     said = (
-        f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}. The {images['files']:,} files have "
+        f"{of['cpu']}, {of['cores']} cores, {of['date']}, torch {of['torch']}. The {images['files']:,} files total "
         f"{images['bytes'] / 1e6:,.0f} MB and are loaded in batches of {found['settings']['batch_size']}. "
         f"Values are medians (ranges) of {reaches(map(len, speeds.values()), 'd')} rounds of `{command}`.\n\n"
     )

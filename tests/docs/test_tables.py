@@ -85,7 +85,7 @@ def test_peers_table_has_speeds_conversions_and_reasons():
         "not_measured": {"ffcv": "it does not build"},
     }
     assert tables.peers(made).splitlines() == [
-        "CPU, 2 cores, 2026-11-28, torch 2.14. The 2,052 files have 213 MB in total, and are loaded in "
+        "CPU, 2 cores, 2026-11-28, torch 2.14. The 2,052 files total 213 MB and are loaded in "
         "batches of 64. Values are medians (ranges) "
         "of 1 to 2 rounds of `python peers.py --data PHOTOS`.",
         "",
