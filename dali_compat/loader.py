@@ -20,7 +20,7 @@ from .epoch.on_error import Errors, SampleError, checked_policy
 from .epoch.preview import preview
 from .epoch.progress import Progress
 from .epoch.resident import ResidentIterator
-from .epoch.samplers import is_known, samplers_of
+from .epoch.samplers import loop_dependent
 from .epoch.stats import LoaderStats, Stats
 from .epoch.traced import TracedMultiProcess, TracedSingleProcess
 from .errors import with_remedy
@@ -195,7 +195,7 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         if self._fallback_reason:
             return self._fallback_reason
         self._route = choose(self, self._route)
-        return explain(self, self._route, wide, "" if is_known(self) else type(samplers_of(self)[-1]).__name__)
+        return explain(self, self._route, wide, loop_dependent(self))
 
     def preview(self, count: int = 16) -> Image:
         """Return a picture of the next epoch's first ``count`` samples, with their labels, boxes and masks. The next

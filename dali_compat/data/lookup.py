@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -89,6 +90,26 @@ def look_up(
         return _look_up_in_lists(dataset, indices, folder, is_upright)
     except Exception:  # not in lists, or invalid
         return _look_up_one_by_one(dataset, indices, folder, is_upright)
+
+
+def are_current(
+    samples: Samples,
+    dataset: data.Dataset,
+    indices: Sequence[Any],
+    folder: str,
+    is_upright: Callable[[Images], bool],
+) -> bool:
+    """Return False if the user has changed paths or targets in the data set's lists since look_up() returned
+    ``samples``."""
+    try:
+        now, _ = _look_up_in_lists(dataset, indices, folder, is_upright)
+    except Exception:  # not in lists
+        return True
+    if isinstance(now.targets, torch.Tensor):
+        same = isinstance(samples.targets, torch.Tensor) and torch.equal(now.targets, samples.targets)
+    else:
+        same = all(map(operator.is_, now.targets, samples.targets))
+    return same and now.sources == samples.sources
 
 
 def _look_up_in_lists(

@@ -49,6 +49,9 @@ class Batch:
     def discard(self) -> None:
         raise NotImplementedError
 
+    def refresh(self) -> None:
+        """Start again if the user has changed the samples since the batch was started."""
+
     def _images(self) -> Any:
         """Return the transformed images, (N, C, H, W), or a list of N if they cannot be stacked."""
         raise NotImplementedError

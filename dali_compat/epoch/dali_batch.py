@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..data.header import DALI, PIL, UNREADABLE
-from ..data.lookup import LeafRows, Samples, objects_at
+from ..data.lookup import LeafRows, Samples, are_current, objects_at
 from ..data.sources import Source
 from ..ops.draws import ImageTooSmall
 from ..plan import Plan
@@ -130,6 +130,15 @@ class DaliBatch(Batch):
         images = self.outcome()
         whole = self.epoch.default_collate and not self._bad
         self._prepared = _Prepared(self._collate(images) if whole else images, whole, stream)
+
+    def refresh(self) -> None:
+        epoch = self.epoch
+        if not self._located or self.error is not None:
+            return
+        if not are_current(self._rows.samples, epoch.dataset, self.indices, epoch.folder, epoch.is_upright):
+            self.discard()
+            self.forget_errors()
+            self.started = self._located = False
 
     def finish(self) -> Any:
         """Return the batch that torch's loader would return, on the device, or NOTHING if on_error has skipped all

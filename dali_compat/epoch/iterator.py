@@ -26,7 +26,7 @@ from .epoch import DaliEpoch, Epoch
 from .on_error import NOTHING
 from .prefetch_thread import PrefetchThread
 from .progress import Progress, skipped
-from .samplers import Indices, max_draw_ahead
+from .samplers import Indices, loop_dependent, max_draw_ahead
 
 _PACKAGE = __name__.partition(".")[0] + "."
 PARENTS_ITERATOR = "this iterator belongs to the parent process; call iter(loader) in the child"
@@ -38,8 +38,9 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
     ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. In this
-    case, a custom sampler's indices are drawn batch by batch, because they may depend on the training loop. A thread
-    (prefetch_thread.py) prepares batches that run no user code.
+    case, batches are loaded one by one if a custom sampler or a target_transform may depend on the training loop, and a
+    batch starts again if the user has changed its paths or targets. A thread (prefetch_thread.py) prepares batches that
+    run no user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
     of next() raise RuntimeError.
@@ -60,7 +61,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         if loader.num_workers:  # torch also calls iter() of the sampler twice
             self._sampler_iter = iter(self._index_sampler)
         self._ahead = max(loader.num_workers * (loader.prefetch_factor or 0), route.depth)
-        self._max_draw_ahead = max_draw_ahead(self._index_sampler)
+        self._max_draw_ahead = 0 if loop_dependent(loader) else max_draw_ahead(self._index_sampler)
         self._drawn: deque[Any] = deque()
         self._begin(loader, route)
 
@@ -159,6 +160,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             begin = perf_counter()
             self._prefetch_thread.wait()
             self._epoch.meter.waited_for_dali(perf_counter() - begin)
+        if not self._num_workers and self._drawn:
+            self._drawn[0].refresh()
         self._draw_indices()
         self._start_batches()
         self._stop_at_the_end()

@@ -90,6 +90,14 @@ def is_known(loader) -> bool:
     return type(inner) in {*_DRAW_AT_ONCE, data.RandomSampler} and all(type(o) is data.BatchSampler for o in outer)
 
 
+def loop_dependent(loader) -> str:
+    """Return the name of user code that may depend on the training loop: the class of a custom sampler, or
+    "target_transform". Return "" if there is none."""
+    if not is_known(loader):
+        return type(samplers_of(loader)[-1]).__name__
+    return "target_transform" if any(map(_target_transform, leaves_of(loader.dataset))) else ""
+
+
 def distributed(loader) -> DistributedSampler | None:
     """Return the loader's DistributedSampler. Return None if the loader has none, or if a custom sampler contains
     it."""

@@ -34,16 +34,16 @@ class Explanation(str):
         return f"<table>{''.join(rows)}</table>"
 
 
-def explain(loader, route: Route, wide: bool = False, sampler: str = "") -> Explanation:
-    """Return the text of loader.explain(wide). Transforms take two lines each in a narrow terminal. ``sampler`` is the
-    class of a custom sampler, or "" if all samplers are torch's."""
+def explain(loader, route: Route, wide: bool = False, dependent: str = "") -> Explanation:
+    """Return the text of loader.explain(wide). Transforms take two lines each in a narrow terminal. ``dependent`` is
+    the name of user code that may depend on the training loop, or ""."""
     tolerant = not isinstance(loader.dataset, IterableDataset)  # on_error does not apply to iterable data sets
     if isinstance(route, FallbackRoute):
         lines, ignored = _fallback_lines(loader, route, tolerant)
     elif isinstance(route, ResidentRoute):
         lines, ignored = _resident_lines(loader, route, wide)
     else:
-        lines, ignored = _dali_lines(loader, route, wide, sampler)
+        lines, ignored = _dali_lines(loader, route, wide, dependent)
     if loader.on_error != "raise" and tolerant:
         what = "raises an error" if loader.on_error_in_python else "cannot be read"
         lines.append(f"  a sample that {what} is {'skipped' if loader.on_error == 'skip' else 'replaced by another'}")
@@ -70,7 +70,7 @@ def _resident_lines(loader, route: ResidentRoute, wide: bool) -> tuple[list[str]
     return [route.describe(), *_plan_lines(route, wide)], _without_effect(loader, route)
 
 
-def _dali_lines(loader, route: DaliRoute, wide: bool, sampler: str) -> tuple[list[str], list[str]]:
+def _dali_lines(loader, route: DaliRoute, wide: bool, dependent: str) -> tuple[list[str], list[str]]:
     batches = f"{route.depth} {'batch' if route.depth == 1 else 'batches'} in flight"
     depth = f"{_threads(route)}, {batches}, DALI {dali_version()}"
     kernels = "exact=True" if loader.exact else "exact=False, the fastest kernels"
@@ -79,8 +79,8 @@ def _dali_lines(loader, route: DaliRoute, wide: bool, sampler: str) -> tuple[lis
     if compared := route.compared_jpegs:
         lines.append(f"  {compared}")
     lines.append("  files that DALI decodes differently from PIL go through PIL, one by one, in the same batch")
-    if sampler and not loader.num_workers and route.table is None:
-        why = f"because {sampler} may depend on the training loop"
+    if dependent and not loader.num_workers and route.table is None:
+        why = f"because {dependent} may depend on the training loop"
         lines.append(f"  batches are not loaded ahead, {why}; with num_workers=1, they are")
     if route.table is not None:
         where = f"{loader.num_workers} worker processes" if loader.num_workers else "your thread"

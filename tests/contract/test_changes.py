@@ -192,8 +192,8 @@ def _assert_same_batches(mine, theirs):
 @pytest.mark.parametrize("nested", NESTED)
 @pytest.mark.parametrize("edit", EDITS)
 def test_samples_edited_during_an_epoch_reach_batches_not_yet_started(image_root, edit, nested, workers):
-    """Edit before the first batch and after the second one. Batches already in flight may have either samples.
-    torch's loader has no workers here, because workers hold copies of the data set."""
+    """Edit before the first batch and after the second one. With workers, batches already in flight may have either
+    samples. torch's loader has no workers here, because workers hold copies of the data set."""
     folder = DALIImageFolder(image_root, EXACT)
     dataset = NESTED[nested](folder)
     loader, torchs = ours(dataset, 2, num_workers=workers, device="cpu"), stock(dataset, 2)
@@ -204,7 +204,7 @@ def test_samples_edited_during_an_epoch_reach_batches_not_yet_started(image_root
     count, before = len(loader), list(torchs)
     edit(folder)
     rest, after = list(iterator), list(wanted)
-    under_way = loader._route.depth
+    under_way = loader._route.depth if workers else 0
     assert len(rest) == len(after) == count - 2
     if len(after) > under_way:
         _assert_same_batches(rest[under_way:], after[under_way:])
@@ -214,6 +214,25 @@ def test_samples_edited_during_an_epoch_reach_batches_not_yet_started(image_root
             either = [(images[row], labels[row].item()) for images, labels in (before[2 + at], after[at])]
             assert any(torch.equal(image, one) and label == target for one, target in either)
     _assert_same_batches(list(loader), list(torchs))
+
+
+def test_target_transform_without_workers_sees_each_step_of_the_loop(image_root):
+    def targets(make):
+        step, found = [0], []
+        folder = DALIImageFolder(image_root, EXACT, target_transform=lambda target: 100 * step[0] + target)
+        for _, labels in make(folder, 2):
+            found += labels.tolist()
+            step[0] += 1
+        return found
+
+    assert targets(ours) == targets(stock)
+
+
+def test_explain_reports_that_a_target_transform_keeps_batches_from_being_loaded_ahead(image_root):
+    folder = DALIImageFolder(image_root, EXACT, target_transform=abs)
+    line = "batches are not loaded ahead, because target_transform may depend on the training loop"
+    assert line in ours(folder, 2).explain()
+    assert line not in ours(folder, 2, num_workers=1).explain()
 
 
 def _mirrored(image):

@@ -236,6 +236,21 @@ ROUTES = {
 }
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 1)])
+def test_sample_by_sample_loading_with_or_without_workers_warns_of_other_random_numbers(images, before, after):
+    def make(workers):
+        transform = T.Compose([lambda image: image.rotate(90), RANDOM])
+        return loader(DALIImageFolder(images, transform), shuffle=True, num_workers=workers)
+
+    one, other = make(before), make(after)
+    next(iter(one))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        other.load_state_dict(one.state_dict())
+    expected = "random numbers will differ: route: was DALI, with"
+    assert any(expected in str(one.message) for one in caught) == (0 in (before, after))
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("route", ROUTES)
 def test_resuming_is_exact_on_each_route(images, route, num_workers):
@@ -1023,7 +1038,7 @@ def test_merging_states_of_different_batches_raises():
     for wrong in ([{}, states[0]], [merge_states([one.state_dict()]) for one in [rank_loader(0, 1)]]):
         with pytest.raises(ValueError, match=r"of each rank, not a merged state"):
             merge_states(wrong)
-    with pytest.raises(ValueError, match="of each rank once"):
+    with pytest.raises(ValueError, match="exactly one state from each rank"):
         merge_states(states[1:])
 
 
