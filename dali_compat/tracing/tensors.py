@@ -314,9 +314,16 @@ def _method(name: str, outcome_of_method: Callable[..., Outcome | None]) -> Call
             result = deferred_call(self, RecordedCall(name, None, args, kwargs), outcome, dense_strides(self))
             if result is not None:
                 return self.as_subclass(torch.Tensor) if result is self and name != "to" else result
-        return getattr(self._materialize(f"uses the tensor's {name}"), name)(*args, **kwargs)
+        return _computed(self, name, *args, **kwargs)
 
     return method
+
+
+def _computed(tensor: TracedTensor, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Return the result of torch's method, or ``tensor`` if the method returns its tensor."""
+    real = tensor._materialize(f"uses the tensor's {name}")
+    result = getattr(real, name)(*args, **kwargs)
+    return tensor if result is real and type(tensor) is TracedTensor else result
 
 
 for _name, _function in _METHODS.items():
@@ -403,7 +410,7 @@ def _contiguous(self: TracedTensor, *args: Any, **kwargs: Any) -> Any:
             result = deferred_call(self, RecordedCall("contiguous"), Outcome(state._replace(kind="tensor"), ()))
             if result is not None:
                 return result
-    return self._materialize("uses the tensor's contiguous").contiguous(*args, **kwargs)
+    return _computed(self, "contiguous", *args, **kwargs)
 
 
 for _name, _function in (("__getitem__", _getitem), ("contiguous", _contiguous), ("unsqueeze", _unsqueeze)):

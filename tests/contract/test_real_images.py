@@ -230,6 +230,15 @@ def type_as_a_key(data, i):
 
 
 @case
+def identity_of_unchanged_tensors(data, i):
+    tensor = F.to_tensor(data.image(i))
+    if i % 3 == 2:
+        tensor.roll(1)  # needs the pixels
+    same = [one is tensor for one in (tensor.float(), tensor.cpu(), tensor.contiguous(), tensor.to("cpu"))]
+    return F.resize(tensor, [24, 24]), torch.tensor(same)
+
+
+@case
 def isinstance_of_a_tensor(data, i):
     x = F.to_tensor(data.small(i))
     return x, isinstance(x, torch.Tensor), torch.is_tensor(x), torch.overrides.is_tensor_like(x)
