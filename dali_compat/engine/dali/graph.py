@@ -32,7 +32,7 @@ _POLICIES = {"constant": "pad", "edge": "clamp", "reflect": "reflect_101", "symm
 
 
 def supports(step: Step) -> bool:
-    """Return True if the installed DALI can run a step. Old versions lack some padding modes and precise warps."""
+    """Return True if the installed DALI can run a step. Old versions lack precise warps and some padding modes."""
     if step.op == "pad":
         return step.kwargs["mode"] == "constant" or "reflect_101" in (inspect.getdoc(fn.slice) or "")
     return _FINE_WARPS or step.op != "warp_perspective" or step.kwargs["interpolation"] != "bilinear"

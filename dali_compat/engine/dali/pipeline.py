@@ -81,19 +81,19 @@ class DecodePipeline:
         live.add(self)
 
     def submit(self, images: list | np.ndarray, arrays: list[Arrays], size_field_at: np.ndarray | None = None) -> int:
-        """Start a batch of N images and return its ticket. Do not change images in memory before receive() returns,
+        """Start a batch of N images and return its ticket. Do not modify in-memory images until receive() returns,
         because DALI may not copy them. Raises InconsistentEngine if an earlier call was interrupted.
 
         Args:
             images: paths, as a list or as returned by _as_matrix(); or encoded images, uint8 arrays (length,).
             arrays: per-sample arguments, of length N, of each step in ``plan.dali``. The steps of the first view come
                 first, then those of the second view, and so on.
-            size_field_at: (N,) int32, offset in each file of the header bytes with the image size; by default 0.
+            size_field_at: (N,) int32, where the header bytes with the image size begin in each file; by default 0.
         """
         return self._call(self._submit, images, arrays, size_field_at)
 
     def rotation_arrays(self, arrays: list[Arrays], orientations: np.ndarray, sizes: np.ndarray) -> list[Arrays]:
-        """Return the arrays to submit() for images with an EXIF orientation; see definition.py."""
+        """Return the arrays that submit() needs for images with an EXIF orientation; see definition.py."""
         return rotation_arrays(self.plan, self.form, arrays, orientations, sizes)
 
     def open_copy(self) -> DecodePipeline:
@@ -104,7 +104,7 @@ class DecodePipeline:
         return made
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function that uses DALI's pipeline. If another thread has called close() meanwhile, free the pipeline
+        """Call a function that uses DALI's pipeline. If another thread calls close() during the call, free the pipeline
         afterwards."""
         self.check_open()
         if not self.is_consistent:

@@ -78,7 +78,7 @@ class Feed:
 
 
 IMAGES = "images "
-"""Prefix of the names of image outputs, followed by the view's number."""
+"""Prefix of the names of image outputs. The view's number follows it."""
 
 
 class Received(NamedTuple):

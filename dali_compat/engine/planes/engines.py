@@ -2,7 +2,7 @@
 
 A new engine is tested with generated images. If the compiled kernels do not resize as Pillow does, the engine is not
 used at all. Otherwise, each kind of JPEG is enabled if its pixels equal Pillow's. Files of enabled kinds are then
-compared as they are read (verified.py).
+compared when they are read (verified.py).
 """
 
 from __future__ import annotations

@@ -62,13 +62,13 @@ class Nvjpeg:
             raise
 
     def decode(self, files: np.ndarray, lengths: np.ndarray, outputs: np.ndarray, longest: int, stream: int) -> None:
-        """Decode N baseline JPEGs, a group from calls_of(). Synchronize the previous call's stream first. Raises
+        """Decode the N baseline JPEGs of one group from calls_of(). Before another call, synchronize ``stream``. Raises
         EngineError if the engine cannot decode one of the files, and EngineMemoryError if nvJPEG is out of memory.
 
         Args:
             files, lengths: (N,) uint64, host addresses and sizes in bytes.
             outputs: (N, 8) uint64, addresses of four planes and bytes per line of each (nvjpegImage_t).
-            longest: longest side in pixels.
+            longest: longest side of any of the images, in pixels.
         """
         side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
         if side > self._side:  # otherwise nvJPEG reallocates memory for each larger image

@@ -81,7 +81,7 @@ class VerifiedEngine(JpegEngine):
     def compare_again(self, chroma: np.ndarray) -> None:
         """Reset the count of equal files for each kind in ``chroma``.
 
-        Until the count is _ENOUGH again, files of that kind are compared as they are read, unless they were compared
+        Until the count is _ENOUGH again, files of that kind are compared when they are read, unless they were compared
         before.
         """
         self._equal_counts[chroma] = 0
@@ -107,7 +107,7 @@ class VerifiedEngine(JpegEngine):
 
     @property
     def room(self) -> int:
-        """Number of bytes of pixels that a batch may submit to compare()."""
+        """Maximum number of bytes of pixels that a batch may pass to compare()."""
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else _FREE * _PER_BATCH
         return min(_PER_BATCH, _WAITING - self._waiting(), free // _FREE)
 
@@ -195,7 +195,7 @@ class VerifiedEngine(JpegEngine):
         return self.differs(self.submit(files, locations).result(), locations, wanted)
 
     def differs(self, planes: torch.Tensor, locations: PlaneLocations, wanted: torch.Tensor) -> np.ndarray:
-        """Return (N,) bool, True if an image's planes yield other pixels than ``wanted``.
+        """Return (N,) bool, True if an image's planes do not yield the pixels in ``wanted``.
 
         ``wanted`` is (bytes,) uint8, the RGB pixels of all images. Synchronizes the device.
         """
