@@ -174,8 +174,8 @@ def target(dataset: Any, index: Any) -> Any:
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
-    """Return the targets as a tensor with one row per target. Return None if default_collate might return other values
-    or another dtype."""
+    """Return the targets as a tensor with one row per target. Return None if default_collate might return different
+    values or a different dtype."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))

@@ -190,7 +190,7 @@ def _survey(leaf: Images) -> tuple[float, bool]:
 
 
 def _object_sizes(some: list[Any], objects: Objects) -> list[int]:
-    """Return the known sizes in bytes of objects. If none is known, read the first object and return its size, or 0 if
+    """Return the known sizes of objects in bytes. If none is known, read the first object and return its size, or 0 if
     that fails."""
     known = [size for record in some if (size := objects.size(record.index))]
     try:

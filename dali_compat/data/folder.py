@@ -24,7 +24,7 @@ class DALIImageFolder(ImageFolder, DatasetBase, data.Dataset[tuple[Any, ...]]):
     in any loader.
 
     Args:
-        root: folder of class folders of images, such as ``root/dog/1.jpg``, or its URL, such as ``s3://bucket/train``
+        root: folder of class folders of images (``root/dog/1.jpg``), or its URL, such as ``s3://bucket/train``
             (docs/object-storage.md).
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes the class index.

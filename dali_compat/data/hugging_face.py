@@ -43,7 +43,7 @@ class DALIHuggingFace(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]])
         dataset: a ``datasets.Dataset``, such as one split. It must not be streamed.
         image: name of the column of images.
         target: name of the column of targets, or a list of names. Ints and ClassLabels are kept. Floats and vectors
-            become float32. Text becomes class numbers in sorted order. None makes each target -1.
+            become float32. Text becomes class numbers, assigned in sorted order. None makes each target -1.
         transform: takes a PIL image, usually a torchvision Compose.
         target_transform: takes a target.
 

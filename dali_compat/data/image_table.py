@@ -129,9 +129,9 @@ def as_targets(targets: Any) -> Any:
 class DALIImageTable(DALIImageList):
     """Image files and targets from a table: a CSV file with a header, or a pandas DataFrame.
 
-    A column of integers gives ints, and a column of other numbers float32. A column of text gives class numbers in
-    sorted order. Several columns of numbers give float32 vectors, and so do cells of several labels. CSV files are read
-    with Python's csv module. For other formats, pass a DataFrame.
+    A column of integers gives ints. A column of other numbers gives float32. A column of text gives class numbers,
+    assigned in sorted order. Several columns of numbers give float32 vectors, and so do cells of several labels. CSV
+    files are read with Python's csv module. For other formats, pass a DataFrame.
 
     Args:
         table: path of a CSV file, or a DataFrame.
@@ -303,7 +303,7 @@ def _hint(names: list[str], near: str, given: str) -> str:
 
 
 def _listed(folder: str) -> set[str] | None:
-    """Return the set of names in a folder, empty if it is missing. Return None if the folder cannot be listed."""
+    """Return the set of names in a folder. It is empty if the folder is missing, and None if it cannot be listed."""
     try:
         return set(os.listdir(folder or "."))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
 """Check that an encoded image is complete and has a structure that all decoders read in the same way.
 
 Decoders tolerate different kinds of damage, so this module does not search for damage. It accepts only structures that
-DALI was measured to decode exactly as Pillow does (tests/faults). Pillow decodes all other files.
+DALI decodes exactly as Pillow does in tests (tests/faults). Pillow decodes all other files.
 
 Compressed data is not decoded. Flipped bits in it are detected only in PNG, because PNG has checksums. Pillow does not
 detect them in other formats, either.
@@ -19,7 +19,7 @@ from .intact_jpeg import Jpeg, UnknownStructure, require
 
 
 def intact(data: np.ndarray) -> bool:
-    """Return True if DALI decodes images of this structure as Pillow does. ``data`` is the image's bytes as uint8."""
+    """Return True if the image with these bytes is complete, and of a structure that DALI decodes as Pillow does."""
     view = data.data
     head = bytes(view[:64])
     try:
@@ -107,7 +107,7 @@ _NETPBM = re.compile(rb"P([56])\s(\d{1,9})\s(\d{1,9})\s255\s")
 def is_whole_bitmap(head: bytes, size: int) -> bool:
     """Return True for a complete uncompressed BMP without masks, and for a complete 8-bit PPM or PGM.
 
-    ``head`` has the first 64 bytes of the file of ``size`` bytes. Raise struct.error if ``head`` is too short.
+    ``head`` has the first 64 bytes of the file, and ``size`` is its size. Raise struct.error if ``head`` is too short.
     """
     if head.startswith(b"BM"):
         return _is_whole_bmp(head, size)

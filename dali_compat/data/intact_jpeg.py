@@ -233,7 +233,7 @@ def _huffman_tables(content: bytes) -> tuple[int, ...] | None:
 
 
 def _codes_fit(lengths: bytes) -> bool:
-    """Return True if a Huffman table can have ``lengths[i]`` codes of i + 1 bits, none of them all ones (C.2)."""
+    """Return True if a Huffman table can have ``lengths[i]`` codes of i + 1 bits (C.2). No code may be all ones."""
     return sum(map(mul, lengths, _SHARES)) < 1 << 16
 
 

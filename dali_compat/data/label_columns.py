@@ -71,7 +71,7 @@ def labels_of(
 def numbers_in(texts: Sequence[str | None], name: str, where: Callable[[int], str]) -> list[Any]:
     """Convert the cells of a text column to ints if possible, otherwise to floats.
 
-    None marks an empty cell. If no cell is a number, return the text. Raise ValueError if only some are numbers.
+    None marks an empty cell. If no cell is a number, return all unchanged. Raise ValueError if only some are numbers.
     """
     given = [text for text in texts if text is not None]
     for pattern, number in ((_INTEGER, int), (_FLOAT, float)):
@@ -163,7 +163,7 @@ def several_labels(
 
 
 def separator_in(names: Sequence[str]) -> str | None:
-    """Return the likely separator between labels in the distinct cells of a column, or None."""
+    """Return the likely separator of labels in the distinct cells of a column, or None if there is none."""
     for separator in " ,;|":
         cells = [_parts(name, separator) for name in names]
         labels = {label for cell in cells for label in cell}

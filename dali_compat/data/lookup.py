@@ -168,8 +168,8 @@ def paths_digest(leaf: Any, folder: str) -> str:
 
 
 def _files_at(leaf: Images, indices: Iterable[int], folder: str) -> tuple[list[str], Any]:
-    """Return (paths, targets) of samples of an innermost data set. The targets may be a tensor. Raise TypeError if the
-    samples are not files with paths in a list."""
+    """Return (paths, targets) of samples of an innermost data set. The targets may be a tensor. Raise TypeError
+    unless the data set keeps paths of files in a list."""
     reader = reader_of(leaf)
     if reader is None or objects_of(leaf) is not None:
         raise TypeError("the data set has no local files")

@@ -38,7 +38,7 @@ class HeaderPrefetcher:
             raise
 
     def request(self, paths: list[str]) -> int | None:
-        """Request the headers of files. Return a ticket, or None if no process can take a request now."""
+        """Request the headers of files. Return a ticket, or None if the request cannot be sent now."""
         ready = [process for process in self._processes if process.is_ready()]
         if not ready:
             return None
@@ -95,7 +95,7 @@ class _Process(FreshProcess):
         return self._ready
 
     def has_room(self, paths: list[str]) -> bool:
-        """Return True if the pipes can hold this request too. With full pipes, both processes would wait forever."""
+        """Return True if the pipes can hold this request too. If they were full, both ends would wait forever."""
         return sum(self._waiting.values()) + _bytes(paths) <= self._room
 
     def send(self, ticket: int, paths: list[str]) -> bool:

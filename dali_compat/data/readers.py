@@ -38,8 +38,8 @@ class Reader(NamedTuple):
         return path, target
 
     def at(self, dataset: Any, indices: Iterable[int]) -> tuple[list[Any], Any]:
-        """Return (paths, targets) of the samples at ``indices``. The targets may be a tensor. Raise TypeError if the
-        samples are not in lists or tuples."""
+        """Return (paths, targets) of the samples at ``indices``. The targets may be a tensor. Raise TypeError
+        unless the samples are in lists or tuples."""
         first, *others = self.attributes(dataset)
         targets = others[0] if others else first
         if type(first) not in (list, tuple) or type(targets) not in (list, tuple, torch.Tensor):

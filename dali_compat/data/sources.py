@@ -30,7 +30,7 @@ class Store(Protocol):
         ...
 
     def changed(self, indices: Sequence[Any]) -> np.ndarray:
-        """Return a bool array (N,), True if an image's bytes may have changed since read()."""
+        """Return a bool array (N,), True if an image's bytes may have changed since they were read."""
         ...
 
     def copied(self, index: Any) -> bytes: ...
@@ -49,7 +49,7 @@ class Record:
     data: np.ndarray | None = None  # encoded bytes, if they were read
 
     def copied(self) -> bytes:
-        """Return a copy of the encoded bytes, read again unless the image is in object storage."""
+        """Return a copy of the encoded bytes. They are read again unless the image is in object storage."""
         # the file may have changed since it was read
         return self.bytes().tobytes() if is_object(self) else self.store.copied(self.index)
 
@@ -73,7 +73,7 @@ Source = str | Record
 
 
 class Upright(str):
-    """The path of a file with an image to rotate by its EXIF orientation. It never equals a plain str."""
+    """The path of a file whose image is rotated by its EXIF orientation. It never equals a plain str."""
 
     def __hash__(self) -> int:
         return hash((type(self), str(self)))
@@ -129,7 +129,7 @@ def fetch(sources: list[Source]) -> None:
 
 
 def overwritten(sources: Sequence[Source]) -> np.ndarray:
-    """Return a bool array (N,), True if a source's bytes may have changed since fetch().
+    """Return a bool array (N,), True if a source's bytes may have changed since they were fetched.
 
     Do not access such bytes, because the file may be shorter now.
     """
