@@ -83,8 +83,8 @@ class MappedFiles:
             raise ImageReadError(_changed(self.paths[number]))
 
     def _file(self, number: int) -> _File:
-        """Return file ``number``, open. If too many files are open, the one opened first is closed as soon as nothing
-        uses it."""
+        """Return file ``number``, and open it if necessary. If too many files are open, the one opened first is closed
+        as soon as nothing uses it."""
         file = self._open[number]  # without a lock, because a fork might copy it in a locked state
         if file is None:
             try:
@@ -114,7 +114,7 @@ class _File(io.FileIO):
         self.close()
 
     def state(self) -> tuple[int, int]:
-        """Return the current (size in bytes, modification time in ns), in about 1 us."""
+        """Return the current (size in bytes, modification time in ns). Takes about 1 us."""
         stat = os.fstat(self.fileno())
         return stat.st_size, stat.st_mtime_ns
 

@@ -117,7 +117,7 @@ class Table:
     Attributes:
         files: number of each row's file, (N,) int32.
         offsets, lengths, targets: as in FileRows, (N,) each.
-        gaps: positions of the gaps of a row, relative to its offset, keyed by row.
+        gaps: {row: positions of its gaps, relative to its offset}.
     """
 
     def __init__(self, parts: list[FileRows]):
