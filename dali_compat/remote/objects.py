@@ -244,7 +244,7 @@ def _wait_for(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _top(client: Client, root: str) -> tuple[Bucket | Hub, str, Mapping[str, Any]]:
-    """Return the store of the folder ``root``, its objects' key prefix, and the list of its direct contents."""
+    """Return the store of the folder ``root``, the folder's key prefix, and the list of its direct contents."""
     bucket, prefix = split(root)
     store, prefix = client.store(bucket), f"{prefix}/" if prefix else ""
     return store, prefix, await store.list_folder(prefix)
