@@ -1,8 +1,8 @@
-"""Choice of a loader's route: DALI, arrays on the device, or torch's own loader. Each iter() chooses again.
+"""Choice of a loader's route: DALI, arrays on the device, or torch's own loader. Each call of iter() chooses again.
 
 - dali: the DALI route. It keeps pipelines between epochs.
 - resident: the route for arrays. It keeps them on the device.
-- explain, batched: modules with the functions of the same names.
+- explain: DataLoader.explain(). batched: batched().
 """
 
 from __future__ import annotations

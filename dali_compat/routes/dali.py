@@ -80,7 +80,7 @@ class DaliRoute:
 
     @property
     def load(self) -> float:
-        """Share (0 to 1) of JPEGs for the JPEG engines. CPU threads and CUDA need the same time for the rest."""
+        """Share (0 to 1) of JPEGs for the JPEG engines. They take as long as CPU threads and CUDA take for the rest."""
         if self.jpeg_engines is None or self.engines_decode_all:
             return 1.0
         return self.jpeg_engines * _PER_ENGINE / (self.jpeg_engines * _PER_ENGINE + self.available)
@@ -179,7 +179,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """Text for explain() about the number of files that the JPEG engine decodes. Empty if no engine is used."""
+        """Text for explain() about the number of files that the JPEG engine decodes. It is "" if no engine is used."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None

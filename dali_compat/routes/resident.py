@@ -29,7 +29,7 @@ _AT_A_TIME = 64 << 20  # bytes to copy to the device at a time
 
 
 class _Pixels:
-    """The images of an array on a device, (N, C, H, W), shared by all loaders of the array."""
+    """A copy of an array's images on a device, (N, C, H, W). All loaders of the array share it."""
 
     def __init__(self, of: Any, images: torch.Tensor, device: torch.device):
         self.of = of  # keeps its id() from being reused
