@@ -1,7 +1,7 @@
 """Services for the process.
 
 - cores: CPU cores. device: free memory, and copies between devices. open_files: the limit on open files.
-- forks, children: forks, other new processes, and program exit. decorators: for torch.compile, threads, profilers.
+- forks, children: forks, other new processes, and program exit. decorators: torch.compile, threads, profilers.
 - messages: warnings at the user's line, and formatting. saved: cache files.
 - internals: private names of other packages that this package uses.
 - installation: DALI, the driver, the GPUs. dataset_base: base class of this package's data sets.

@@ -14,7 +14,7 @@ def usable_cores(processes: int = 1) -> int:
     """Return the number of cores for each of ``processes`` processes of one launcher, such as torchrun; at least 1.
 
     The processes share the launcher's cores and a container's CPU quota. A process that is bound to fewer cores, for
-    example by ``torchrun --numa-binding``, only uses those.
+    example by ``torchrun --numa-binding``, uses only those.
     """
     allowed = shared = len(os.sched_getaffinity(0))
     if processes > 1:

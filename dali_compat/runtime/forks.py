@@ -111,7 +111,7 @@ def _after_fork_in_child() -> None:
 
 
 def _in_order() -> list:
-    """Return all locks in the same order in every thread, because two forking threads might otherwise deadlock."""
+    """Return all locks. All threads use the same order, because two forking threads might otherwise deadlock."""
     while True:
         with suppress(RuntimeError):  # another thread is creating a lock
             return sorted(_all, key=id)

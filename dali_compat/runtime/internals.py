@@ -85,8 +85,8 @@ ITERATORS: dict[str, tuple[str, ...]] = {
         *("_tasks_outstanding", "_task_info", "_rcvd_idx"),
     ),
 }
-"""Names of the iterator classes of torch that classes in epoch/ are derived from, and for each the methods and
-attributes that epoch/ uses. All of them exist in torch 2.0 and later."""
+"""Names of torch's iterator classes from which classes in epoch/ are derived, and the methods and attributes of each
+that epoch/ uses. All of them exist in torch 2.0 and later."""
 
 
 def profiler_check() -> Callable[[], bool]:
@@ -157,8 +157,8 @@ def pipelines_of(kind: Any) -> set[Any]:
 # ---- frameworks and Pillow
 
 ACCELERATE, PREPARED = "accelerate.data_loader", "_is_accelerate_prepared"
-"""Module of Accelerate's loaders, and the attribute of a loader that prepare() reads. The attribute was added
-in Accelerate 0.18."""
+"""Module of Accelerate's loaders, and the loader attribute that prepare() reads. The attribute was added in
+Accelerate 0.18."""
 
 
 def framework_calls() -> list[FrameType]:

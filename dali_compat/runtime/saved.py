@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from .messages import stack_level
 
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
-"""Seconds to wait for each lock, 0 after the first timeout, because its holder may be stopped."""
+"""Seconds to wait for each lock; 0 after the first timeout, because the process that holds the lock may be stopped."""
 
 
 def cache_folder() -> Path:
@@ -91,8 +91,8 @@ def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Context manager that holds the lock ``name``, to keep the ranks of a training job from repeating work. Continue
-    without the lock if locks do not work or it is not free within a minute."""
+    """Context manager that holds the lock ``name``, to keep the ranks of a training job from repeating work. The block
+    runs without the lock if locks do not work or it is not free within a minute."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
         try:
