@@ -199,7 +199,7 @@ def dataset_of(args: argparse.Namespace) -> Any:
 
 
 def try_to_write(out: str) -> None:
-    """Raise UsageError if the file ``out`` cannot be written. Do not create or change the file."""
+    """Raise UsageError if the file ``out`` cannot be written. The file is neither created nor changed."""
     is_new = not os.path.lexists(out)
     try:
         open(out, "ab").close()
@@ -248,7 +248,7 @@ def imagenet(which: str) -> Any:
 
 
 def transform_of(spec: str) -> Any:
-    """Return the transform of --transform. Raise UsageError with the original message if that fails."""
+    """Return the transform of --transform. Raise UsageError with the original message if it cannot be created."""
     try:
         match = re.fullmatch(r"([\w./~-]+):(\w+)", spec)
         if not match:

@@ -1,4 +1,4 @@
-"""Measure how fast your data loads, what limits it, and what to change.
+"""Measure how fast your data loads, and report what limits it and what to change.
 
 A first pass over random images is not timed. Then the files of these images are read twice, from the disk and from the
 page cache, with as many threads as the loader has. The time from the disk counts if the data set is larger than the
