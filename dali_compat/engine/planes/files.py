@@ -45,7 +45,7 @@ class Files:
 
     @classmethod
     def from_packed(cls, packed: np.ndarray, lengths: np.ndarray, device: torch.device) -> Files:
-        """Copy files of ``lengths`` (N,) that are adjacent in ``packed``, (bytes,) uint8."""
+        """Copy N adjacent files from ``packed``, (bytes,) uint8. ``lengths`` (N,) are their lengths."""
         made = cls._allocate(lengths.astype(np.int64), device)
         made.memory[: len(packed)] = packed
         return made

@@ -27,7 +27,7 @@ _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 
 
 class Windows(NamedTuple):
-    """Arguments of a crop, a resize, a second crop and flips of N images. Each array is (N, 2) int64."""
+    """Arguments of a crop, a resize, a second crop and flips, for N images. Each array is (N, 2) int64."""
 
     start: np.ndarray  # (y, x) of the first crop
     size: np.ndarray  # (height, width) of the first crop
@@ -58,7 +58,7 @@ class PlaneLocations(NamedTuple):
     sizes: np.ndarray  # (N, 2) (height, width) of the images
 
     def only(self, index: np.ndarray) -> PlaneLocations:
-        """Return locations in a new buffer for the planes of the images at ``index``, without gaps."""
+        """Return the locations of the planes of the images at ``index`` in a new buffer without gaps."""
         return planes_of(self.sizes[index], *self.chroma[index, 2:].T)
 
 

@@ -109,8 +109,8 @@ def picked(steps: tuple[Step, ...], arrays: list[Arrays], sizes: np.ndarray) -> 
 
 
 def _along(axis: int, steps: tuple[Step, ...], arrays: list[Arrays], length: np.ndarray):
-    """Return the sizes (N,) and indices (N, longest) of picked() for one axis (0: y, 1: x). Indices after the end of a
-    shorter result are undefined."""
+    """Return sizes (N,) and indices (N, longest) for one axis (0: y, 1: x), as in picked(). Indices after the end
+    of a shorter result are undefined."""
     lines = np.broadcast_to(np.arange(length.max()), (len(length), length.max()))
     for step, values in zip(steps, arrays, strict=True):
         if step.op in ("crop", "pad"):

@@ -10,7 +10,7 @@ content of its memory.
 
 For undamaged files, the result depends only on the kind of chroma. If _ENOUGH files of a kind all had equal pixels, the
 engine also decodes intact files of that kind without a comparison. A random sample of these, one file in _EVERY ** 2,
-is still compared. If one differs, all files of that kind without a comparison are compared when they are read.
+is still compared. If one differs, all uncompared files of that kind are compared when they are next read.
 """
 
 from __future__ import annotations
