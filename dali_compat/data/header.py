@@ -110,7 +110,7 @@ class _Frame(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """True if the JPEG is Huffman-coded with 8 bits, and has one or three components."""
+        """True if the JPEG is 8-bit and Huffman-coded, and has one or three components."""
         plain = self.data[self.at + 1] in _PLAIN_FRAMES and self.precision == 8 and self.components in (1, 3)
         return bool(plain and self.height and self.width)
 

@@ -35,7 +35,7 @@ def intact(data: np.ndarray) -> bool:
 
 
 def is_intact(image) -> bool:
-    """Return intact() of encoded bytes, or of the file at a path. Return False if the file cannot be read."""
+    """Return the result of intact() for encoded bytes or a path. Return False if the file cannot be read."""
     try:
         return intact(np.fromfile(image, np.uint8) if isinstance(image, str) else np.asarray(image))
     except OSError:

@@ -85,7 +85,7 @@ def can_rotate(dataset: Any) -> bool:
 
 
 def known_class_of(dataset: Any) -> type | None:
-    """Return the first base class of a data set's class that has a reader, or None."""
+    """Return the first class with a reader among the bases of a data set's class, or None."""
     return next((kind for kind in type(dataset).__mro__[1:] if kind in _readers), None)
 
 

@@ -189,7 +189,7 @@ def ctime_of(path: str) -> int:
 
 
 def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
-    """Return ctime_of() for each path, as int64 of shape (N,)."""
+    """Return the ctimes of files in ns, as int64 of shape (N,); 0 for those that cannot be accessed."""
     try:
         return np.array([os.stat(path).st_ctime_ns for path in paths], np.int64)
     except OSError:

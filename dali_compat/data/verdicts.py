@@ -1,6 +1,6 @@
 """Verdicts on whether a GPU's JPEG engine may decode a file.
 
-The engine may decode a file if its pixels are known to equal Pillow's, for this file or for many similar ones
+The engine may decode a file if its results for this file, or for many similar ones, equalled Pillow's
 (engine/planes/verified.py).
 
 A verdict is a uint64. The two lowest bits are the decoder. The others are a checksum of the file's bytes and header.
