@@ -1,7 +1,5 @@
 """WebDataset's tar shards, read and written without the webdataset package.
 
-Consecutive files with the same base name form a sample.
-
 Sources: https://github.com/webdataset/webdataset, README and webdataset/tariterators.py
 """
 
