@@ -35,7 +35,7 @@ def is_forked() -> bool:
 def event_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop, and start it if necessary.
 
-    Raise RuntimeError if this process was forked after its parent had read objects, or if the program is exiting.
+    Raise RuntimeError if is_forked() or if the program is exiting.
     """
     global _loop, _thread
     if _is_forked:

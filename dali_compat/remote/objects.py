@@ -225,7 +225,7 @@ def check_classes(root: str, classes: list[str], full: set[int], allow_empty: bo
 
 
 def names_in(client: Client, folder: str) -> set[str] | None:
-    """Return the names of the objects directly in a folder, or None for a web server, because it cannot list them.
+    """Return the names of the objects directly in a folder, or None for a web server, which cannot list them.
 
     Raise ImageReadError if the folder cannot be listed.
     """
