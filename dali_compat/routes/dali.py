@@ -179,7 +179,7 @@ class DaliRoute:
 
     @property
     def compared_jpegs(self) -> str:
-        """Text for explain() about the number of files that the JPEG engine decodes. It is "" if no engine is used."""
+        """Text for explain() on how many files the JPEG engine decodes, or "" if no engine is used."""
         from ..engine.planes.engines import known_engine
 
         engine = known_engine(self.device) if self.uses_jpeg_engine else None
