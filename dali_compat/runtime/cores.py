@@ -11,7 +11,7 @@ _PROCESS, _MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def usable_cores(processes: int = 1) -> int:
-    """Return the number of cores for each of ``processes`` processes of one launcher, such as torchrun; at least 1.
+    """Return the number of cores, at least 1, for each of ``processes`` processes of one launcher, such as torchrun.
 
     The processes share the launcher's cores and a container's CPU quota. A process that is bound to fewer cores, for
     example by ``torchrun --numa-binding``, uses only those.

@@ -1,7 +1,7 @@
 """Locks and hooks for forks, new Python processes, and program exit with daemon threads.
 
-A forked child inherits all locks, but only the forking thread. That thread acquires the locks of new_lock() before the
-fork, so that the guarded data is consistent, and releases them afterwards, also in the child.
+A forked child inherits all locks, but only the forking thread. That thread acquires the locks from new_lock() before
+the fork, so that the guarded data is consistent. It releases them afterwards, also in the child.
 
 In some versions of Python, a signal can stop a thread between the end of a ``with`` block and the release of its lock.
 The lock is re-entrant, so this thread can continue, but others would wait forever. unlock_all() releases such locks.
@@ -82,7 +82,7 @@ def new_lock() -> threading.RLock:
 
 
 def unlock_all() -> None:
-    """Release all locks of new_lock() that this thread holds. Do not call this in a ``with`` block of such a lock."""
+    """Release all locks from new_lock() that this thread holds. Do not call this in a ``with`` block of such a lock."""
     for lock in _in_order():
         with suppress(RuntimeError):  # raised if this thread does not hold the lock
             while True:

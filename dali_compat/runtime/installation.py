@@ -115,7 +115,7 @@ def dali_version() -> str | None:
 
 
 def dali_variant() -> str | None:
-    """Return the names of dali_distributions(), joined by ', ', or None if there are none."""
+    """Return the names of the installed DALI packages, joined by ', ', or None if there are none."""
     return ", ".join(sorted(dali_distributions())) or None
 
 

@@ -85,12 +85,12 @@ ITERATORS: dict[str, tuple[str, ...]] = {
         *("_tasks_outstanding", "_task_info", "_rcvd_idx"),
     ),
 }
-"""Names of torch's iterator classes from which classes in epoch/ are derived, and the methods and attributes of each
-that epoch/ uses. All of them exist in torch 2.0 and later."""
+"""Names of torch's iterator classes that epoch/ extends, and for each the methods and attributes that epoch/ uses. All
+of them exist in torch 2.0 and later."""
 
 
 def profiler_check() -> Callable[[], bool]:
-    """Return _profiler_enabled(), a function that returns True if torch's profiler is running. It was added in torch
+    """Return the function _profiler_enabled(), which returns True if torch's profiler is running. It was added in torch
     1.9."""
     import torch
 
