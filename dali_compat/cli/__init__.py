@@ -1,4 +1,4 @@
-"""The commands of `python -m dali_compat`. Each is a module with add_arguments(parser) and run(args) -> exit code."""
+"""The commands of `python -m dali_compat`, one module each with add_arguments(parser) and run(args)."""
 
 import argparse
 import importlib

@@ -128,7 +128,7 @@ def open_dataset(
 
 
 def dataset_class(path: str) -> str | None:
-    """Return the name of the data set class for an archive or a table, by its extension or first bytes.
+    """Return the name of the data set class for the archive or table at a path.
 
     Return None for other files and folders. Raise ValueError if the path is missing, or is a pipe or a device.
     """

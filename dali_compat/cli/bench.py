@@ -91,7 +91,7 @@ def _ahead(args) -> int:
 
 
 def measure(loader, passes: Passes, files: SampledFiles, args) -> tuple[Measured, dict[str, float], LoaderStats]:
-    """Time reading and loading. Return (measurements, {part of loading: seconds per batch}, loader's statistics)."""
+    """Measure reading and loading. Return (measurements, {part of loading: seconds per batch}, loader's statistics)."""
     from ..runtime.device import free_memory
 
     passes.one()  # reads every file's header

@@ -210,8 +210,7 @@ def _range(values: array) -> dict | None:
 
 
 def text(report: dict, total: int, limit: int) -> str:
-    """Format Findings.report() as text, with ``limit`` entries per list (0 for all). ``total`` is the number of files
-    to check."""
+    """Format a report as text, with ``limit`` entries per list (0 for all). ``total`` counts the files to check."""
     counts, three = report["counts"], ("min", "median", "max")
     sizes = [(side, *(f"{row[name]:,.0f}" for name in three)) for side, row in report["sizes"].items() if row]
     formats = [

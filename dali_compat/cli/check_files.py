@@ -253,7 +253,7 @@ class FileSource:
         return self.kind != "folder" or has_file_allowed_extension(item, IMG_EXTENSIONS)
 
     def inspect(self, item: Any) -> Inspection:
-        """Return the Inspection of an item. Called in the worker processes."""
+        """Return the Inspection of an item. The worker processes call this."""
         source = item if self.archive is None else Record(self.archive, item)
         return decode(source) if self.lists(source) else identify(source)
 
@@ -278,7 +278,7 @@ def bucket_source(name: str, kind: str, objects: Objects, urls: Sequence[str]) -
 
 
 def folder_source(root: str) -> FileSource:
-    """Return the FileSource of all files in a folder and its subfolders, following links."""
+    """Return the FileSource of all files in a folder and its subfolders. Links are followed."""
 
     def files() -> Iterator[str]:
         return (os.path.join(folder, name) for folder, names, _ in _walk(root, []) for name in names)

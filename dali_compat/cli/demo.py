@@ -64,7 +64,7 @@ def run(args) -> int:
 
 
 def compare_speed(root: str, device: torch.device, args) -> None:
-    """Time both loaders in turn with ImageNet's training transform, and print their median speeds. Each makes
+    """Measure both loaders in turn with ImageNet's training transform, and print their median speeds. Each makes
     ``args.epochs`` passes."""
     draws, transform = args.images * (GPU_DRAWS_PER_IMAGE if device.type == "cuda" else 1), imagenet("train")
 
@@ -177,7 +177,7 @@ def write_folder(
 
 
 def save_rows(out: str, rows: dict[str, np.ndarray]) -> None:
-    """Save a PNG with one row of images per entry {title: uint8 images (N, H, W, 3)}. All have the same shape."""
+    """Save a PNG with rows of images. ``rows`` is {title: uint8 images (N, H, W, 3)}, all of the same shape."""
     title, gap = 16, 4
     count, height, width, _ = next(iter(rows.values())).shape
     sheet = Image.new("RGB", (count * (width + gap) - gap, len(rows) * (height + title)), "white")
