@@ -133,7 +133,7 @@ def _flipped(line, flag: int | torch.Tensor, device: torch.device):
 
 def _window(line, start: int | torch.Tensor, length: int, mode: str, outside: int, device: torch.device):
     """Return ``length`` entries of ``line`` from position ``start`` on. ``line`` has the pixel offsets along one axis.
-    The padding ``mode`` determines entries beyond its ends. ``outside`` is the offset of the fill color."""
+    The padding ``mode`` determines entries beyond the line's ends. ``outside`` is the offset of the fill color."""
     alike, before = not isinstance(start, torch.Tensor), line.shape[-1]
     if alike and mode == "inside":
         return line[..., start : start + length]

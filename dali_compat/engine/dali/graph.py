@@ -122,7 +122,7 @@ def flip(images, arrays, *, axis):
 
 
 def warp_affine(images, arrays, *, interpolation, fill):
-    """Warp as Pillow's Image.transform(AFFINE) does."""
+    """Warp images as Pillow's Image.transform(AFFINE) does."""
     if _FINE_WARPS or interpolation.startswith("nearest"):
         return warp_perspective(images, arrays, interpolation=interpolation, fill=fill)
     matrix, size = arrays["matrix"][:2], arrays["size"]
@@ -131,7 +131,7 @@ def warp_affine(images, arrays, *, interpolation, fill):
 
 
 def warp_perspective(images, arrays, *, interpolation, fill):
-    """Warp as Pillow's Image.transform(PERSPECTIVE) does."""
+    """Warp images as Pillow's Image.transform(PERSPECTIVE) does."""
     if interpolation.startswith("nearest"):
         return _warp(images, arrays, types.INTERP_NN, fill_value=[float(int(value)) for value in fill or (0,)])
     made = _warp(fn.cast(images, dtype=types.FLOAT), arrays, types.INTERP_LINEAR, border_mode="replicate")

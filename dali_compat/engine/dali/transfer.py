@@ -1,8 +1,8 @@
 """Input arrays of a DALI pipeline, and its outputs as torch tensors.
 
 DALI copies all inputs except images that are already in memory. One of DALI's threads later acquires the GIL to release
-these images. In Python versions before 3.11.10, a process that is forked at that moment hangs (CPython issue 112275).
-With these versions, DALI copies the images, too.
+these images. In some versions of Python before 3.11.10, a process that is forked at that moment hangs (CPython issue
+112275). Before 3.11.10, DALI copies the images, too.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Nvjpeg:
         Args:
             files, lengths: (N,) uint64, host addresses and sizes in bytes.
             outputs: (N, 8) uint64, addresses of four planes and bytes per line of each (nvjpegImage_t).
-            longest: longest side of any of the images, in pixels.
+            longest: longest side of all images, in pixels.
         """
         side = next((side for side in _SIDES if side >= longest), _SIDES[-1])
         if side > self._side:  # otherwise nvJPEG reallocates memory for each larger image

@@ -36,7 +36,7 @@ class PlanesProgram:
         self._size = sizes_of[-1]
 
     def __call__(self, planes: torch.Tensor, locations: PlaneLocations) -> torch.Tensor | list[torch.Tensor]:
-        """Return the images (N, 3, H, W), or a list of N if sizes differ, on the device of the planes."""
+        """Return the images on the planes' device: (N, 3, H, W), or a list of N if sizes differ."""
         with torch.cuda.device(planes.device) if planes.is_cuda else nullcontext():  # Triton uses the current device
             table = table_on(self._conversions, planes.device) if self._conversions else None
             if self._windows is None:
