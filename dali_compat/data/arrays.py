@@ -77,7 +77,7 @@ class DALIArrayDataset(VisionDataset, DatasetBase, data.Dataset[tuple[Any, Any]]
 
 
 class _Layout(NamedTuple):
-    """How one class of data sets stores its images and targets."""
+    """Storage of images and targets in one class of data sets."""
 
     kind: Any  # required type of ``data``
     shapes: tuple[str, ...]  # allowed shapes of ``data``; a digit is a number of channels
@@ -174,8 +174,8 @@ def target(dataset: Any, index: Any) -> Any:
 
 
 def target_table(dataset: Any) -> torch.Tensor | None:
-    """Return the targets as a tensor with one row per target. Return None if default_collate might return different
-    values or a different dtype."""
+    """Return the targets as a tensor with one row per target. Return None if default_collate's result might differ in
+    values or dtype."""
     targets = raw_targets(dataset)
     if isinstance(targets, (list, tuple)):
         kinds = set(map(type, targets))

@@ -165,7 +165,7 @@ def _read_jpeg(source: Source | np.ndarray) -> Header | None:
 
 
 def _chroma(frame: bytes, components: int, longest: int) -> int:
-    """Return Header.chroma of a JPEG, or 0 if the JPEG is large, not baseline or unusually subsampled."""
+    """Return Header.chroma of a JPEG, or 0 if the JPEG is large, unusually subsampled or not baseline."""
     if frame[1] != _BASELINE or longest > _ENGINES_LONGEST:
         return 0
     luma, *others = frame[11 : 11 + 3 * components : 3]

@@ -154,7 +154,7 @@ class Headers:
             self._facts["kinds"][index] = PIL
 
     def forget(self, index: int | np.ndarray) -> None:
-        """Drop the cached headers and verdicts of files that have changed."""
+        """Drop the cached headers and verdicts of the files at ``index``."""
         with self._lock:
             self._facts["kinds"][index] = UNKNOWN
             for verdicts in self._verdicts.values():

@@ -189,7 +189,7 @@ def ctime_of(path: str) -> int:
 
 
 def ctimes_of(paths: Sequence[Any]) -> np.ndarray:
-    """Return the ctimes of files in ns, as int64 of shape (N,); 0 for those that cannot be accessed."""
+    """Return the ctimes of files as int64 of shape (N,), in ns or 0 as in ctime_of()."""
     try:
         return np.array([os.stat(path).st_ctime_ns for path in paths], np.int64)
     except OSError:

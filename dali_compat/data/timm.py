@@ -1,4 +1,4 @@
-"""Reader of timm's ImageDataset over a folder. This module never imports timm."""
+"""Reader of timm's ImageDataset over a folder. Does not import timm."""
 
 from __future__ import annotations
 
