@@ -1,7 +1,7 @@
 """LMDB databases of images, stored as Caffe's Datum or as plain encoded images.
 
 The lmdb package is not needed. LMDB stores every value contiguously, and Database locates it. Reading by position needs
-no key look-up. It also works after a fork, but an LMDB environment does not.
+no key look-up, and works after a fork.
 
 Sources: Caffe's src/caffe/proto/caffe.proto (Datum) and tools/convert_imageset.cpp; http://www.lmdb.tech/doc
 """

@@ -97,8 +97,7 @@ class CannotPack(Exception):
 
 
 def pack(folder: str | Path, out: str | Path, bar: bool = False) -> int:
-    """Pack the images of an ImageFolder into ``out``, in its order and with its class numbers. Return the number of
-    images.
+    """Pack images into ``out``, in ImageFolder's order and with its class numbers. Return the number of images.
 
     The class names are written to ``out.classes.txt``, and a .rec file also gets an .idx file.
 

@@ -108,7 +108,7 @@ class DALITFRecord(Archive):
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return TFRecord's checksum. This is a CRC-32C that is rotated right by 15 bits and increased by a constant."""
+    """Return TFRecord's checksum: a CRC-32C that is rotated right by 15 bits and increased by a constant."""
     crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
