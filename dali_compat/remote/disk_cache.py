@@ -28,7 +28,7 @@ class DiskCache:
     recently used files.
 
     Args:
-        folder: created if it is missing, with access for only the user. Processes may share it.
+        folder: created if it is missing, for only the user. Processes may share it.
         size: maximum size of all files together, in bytes.
 
     Raises:
