@@ -99,7 +99,7 @@ def _dali_lines(loader, route: DaliRoute, wide: bool, dependent: str) -> tuple[l
 
 
 def _threads(route: DaliRoute) -> str:
-    """Return text such as "8 CPU threads". If a GPU decodes JPEGs, the text also gives its number of JPEG engines."""
+    """Return text such as "8 CPU threads". If a GPU decodes JPEGs, the text also gives the number of JPEG engines."""
     threads = f"{route.threads} CPU threads"
     if not route.gpu_jpegs:
         return threads
@@ -114,7 +114,7 @@ def _threads(route: DaliRoute) -> str:
 
 
 def summary(route: Route) -> str:
-    """Return a route's name, such as "DALI (cuda:0)", for install(verbose=True). Add the reason of a fallback."""
+    """Return a route's name, such as "DALI (cuda:0)", and the reason of a fallback, for install(verbose=True)."""
     if isinstance(route, FallbackRoute):
         return f"torchvision, because {route.reason}"
     name = "DALI" if isinstance(route, DaliRoute) else "torch on the data set in memory"
