@@ -1,7 +1,7 @@
 """Locks and hooks for forks, new Python processes, and program exit with daemon threads.
 
 A forked child inherits all locks, but only the forking thread. That thread acquires the locks from new_lock() before
-the fork, so that the guarded data is consistent. It releases them afterwards, also in the child.
+the fork, to keep the guarded data consistent. It releases them afterwards, also in the child.
 
 In some versions of Python, a signal can stop a thread between the end of a ``with`` block and the release of its lock.
 The lock is re-entrant, so this thread can continue, but others would wait forever. unlock_all() releases such locks.

@@ -120,8 +120,8 @@ def dali_variant() -> str | None:
 
 
 def dali_distributions() -> dict[str, bool]:
-    """Return the installed DALI packages by name, such as 'nvidia-dali-cuda130'. False marks a placeholder without
-    DALI's files."""
+    """Return the names of the installed DALI packages, such as 'nvidia-dali-cuda130'. The value is False for a
+    placeholder without DALI's files."""
     found: dict[str, bool] = {}
     for distribution in importlib.metadata.distributions():
         name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()

@@ -113,7 +113,7 @@ def version_of(tensor: Any) -> int:
 
 
 def collate_functions() -> dict[Any, Any]:
-    """Return the functions that the program has set in default_collate_fn_map (added in torch 2.0), by type."""
+    """Return the {type: function} that the program has set in default_collate_fn_map (added in torch 2.0)."""
     from torch.utils.data._utils import collate
 
     torchs = vars(collate)

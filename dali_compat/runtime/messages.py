@@ -78,7 +78,7 @@ def user_line(last_module: str = "") -> str:
 def _user_frame(last_module: str = "") -> tuple[int, FrameType]:
     """Return the stack level and the innermost frame of user code. ``last_module`` is as in user_line().
 
-    Without user code, return the innermost frame outside of this package and _LIBRARIES, or else the caller's frame.
+    If there is no user code, return the innermost frame outside of this package and _LIBRARIES, or else the caller's.
     """
     calls = callers()
     first, other = next(calls), None  # ``first`` is the caller in this module

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from .messages import stack_level
 
 _patience: dict[Path, float] = defaultdict(lambda: 60.0)
-"""Seconds to wait for each lock; 0 after the first timeout, because the process that holds the lock may be stopped."""
+"""Seconds to wait for each lock; 0 after the first timeout, because the lock's holder may be stopped."""
 
 
 def cache_folder() -> Path:
@@ -33,7 +33,7 @@ def digest(*values) -> str:
 
 
 def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int = 0o600) -> None:
-    """Write ``meta`` and arrays to a file with permissions ``mode``, atomically. ``meta`` must be JSON-encodable.
+    """Write ``meta`` and arrays atomically to a file with permissions ``mode``. ``meta`` must be JSON-encodable.
 
     Raises:
         OSError: the folder is not writable, or the disk is full.
@@ -42,7 +42,7 @@ def save(path: str | Path, meta: dict, arrays: dict[str, np.ndarray], mode: int 
 
 
 def write(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o600) -> None:
-    """Write pieces of bytes to a file, atomically."""
+    """Write pieces of bytes atomically to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -92,7 +92,7 @@ def unpacked(data: bytes) -> tuple[dict, dict[str, np.ndarray]] | None:
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
     """Context manager that holds the lock ``name``, to keep the ranks of a training job from repeating work. The block
-    runs without the lock if locks do not work or it is not free within a minute."""
+    runs without the lock if locks do not work, or if this one is not free within a minute."""
     path = cache_folder() / "locks" / name
     with contextlib.ExitStack() as stack:
         try:
