@@ -1,4 +1,4 @@
-"""Find the kind of each file, and whether torchvision's loader can decode it, in worker processes."""
+"""In worker processes, find the kind of each file, and whether torchvision's loader can decode it."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class FileSource:
         return self.kind != "folder" or has_file_allowed_extension(item, IMG_EXTENSIONS)
 
     def inspect(self, item: Any) -> Inspection:
-        """Return the Inspection of an item. The worker processes call this."""
+        """Return the Inspection of an item. Worker processes call this."""
         source = item if self.archive is None else Record(self.archive, item)
         return decode(source) if self.lists(source) else identify(source)
 

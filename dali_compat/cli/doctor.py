@@ -1,4 +1,4 @@
-"""Print versions, drivers and GPUs, and problems with their fixes."""
+"""Print versions, drivers, GPUs and problems, each problem with a fix."""
 
 import importlib
 import importlib.metadata
@@ -24,7 +24,7 @@ _TORCH = "https://pytorch.org/get-started/locally"
 
 @dataclass(frozen=True)
 class Check:
-    """A fact about this machine, such as a version, and its problem if there is one."""
+    """A fact about this machine, such as a version, and the problem with it, if any."""
 
     name: str
     value: str

@@ -53,7 +53,7 @@ def limit(m: Measured) -> Bottleneck:
     - BUSY_MACHINE: other programs use at least the share OTHERS of the cores, the loader uses less than BUSY, and
       together they use at least BUSY.
     - DISK, HOST, CPU: the busiest of the three, if busy for at least BUSY of the time. DISK is reading the files, HOST
-      the calling thread's Python, and CPU all cores or the loader's threads.
+      is the calling thread's Python, and CPU is all cores or the loader's threads.
     - DECODER: no measured resource is busy. The time goes to the GPU, or there are too few batches in flight.
     """
     reading, host = m.read / m.loading, m.host / m.loading

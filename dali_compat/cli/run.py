@@ -1,4 +1,4 @@
-"""Run a program so that torch's DataLoader uses DALI for images.
+"""Run a program, and make torch's DataLoader use DALI for images.
 
 The program is a script, or a module after -m, with its own arguments. It does not have to be changed.
 """
