@@ -29,7 +29,7 @@ _HARDWARE, _DEFAULT = 3, 0  # backends of nvJPEG: the JPEG engine, and the fallb
 
 
 class _Start:
-    """The thread that opens nvJPEG on one device, together with the resulting handle."""
+    """The thread that opens an nvJPEG handle on one device, and that handle."""
 
     def __init__(self, make: Callable[[int], Any], index: int):
         self._make, self._index = make, index
