@@ -236,7 +236,7 @@ def names_in(client: Client, folder: str) -> set[str] | None:
 
 
 def _wait_for(url: str, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine and return its result. Convert errors to an ImageReadError with the URL."""
+    """Run a coroutine and return its result. Convert errors to ImageReadError, with the URL."""
     try:
         return wait_for(coroutine)
     except Exception as error:
