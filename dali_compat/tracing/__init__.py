@@ -10,7 +10,7 @@ The modules, in reading order:
 - operations: a State is the size, mode and dtype of a deferred image. An Outcome is the State after an operation, and
   the steps that compute it. geometry, color, convert: outcomes of the operations. calls: recorded calls.
 - images: Pillow's images with a Node in place of the core. tensors: a torch.Tensor subclass without data. cells: the
-  storage of such a tensor: its Node, or the tensors that were stacked or viewed. decoders: the decoders of
+  storage of such a tensor, with its Node or the tensors that were stacked or viewed. decoders: the decoders of
   torchvision.io and torchcodec. patches: the list of replaced functions of Pillow, torchvision and torch.
 - sources: encoded files, and the table of their headers, which worker processes share.
 - plans: the split of a node's steps into a head, which becomes a DALI pipeline, and a tail, which torch runs.

@@ -75,7 +75,7 @@ class Cell:
         return self.base is not None or any(ref() is not None for ref in self.views)
 
     def set_base(self, base: Cell, call: RecordedCall) -> None:
-        """Make this the cell of a view, the result of ``call`` on the tensor of ``base``."""
+        """Make this the cell of a view that ``call`` returns for the tensor of ``base``."""
         self.base, self.call, self.offset = base, call, base.offset
         base.views.append(weakref.ref(self))
 

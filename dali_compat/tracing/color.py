@@ -57,7 +57,7 @@ for _op in _JITTER:
 
 
 def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_kernel: bool = True) -> Outcome:
-    """Return the outcome of an operation that changes only pixel values. There is no step if kernels do not support the
+    """Return the outcome of an operation that changes only pixel values. It has no steps if kernels do not support the
     operation or the image."""
     _refuse_other_modes(s)
     is_in_range = not s.normalized and (s.dtype == torch.uint8 or s.dtype.is_floating_point)
@@ -66,7 +66,7 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if results must be bit-exact, but kernels are not, because the image is floating point."""
+    """Return True if results must be bit-exact, and the image is floating point. Kernels are then not bit-exact."""
     # the last bit of torch's results depends on a value's position in memory and on the number of threads
     return SWITCHES.tracing is not None and SWITCHES.tracing.exact and s.dtype.is_floating_point
 

@@ -286,7 +286,7 @@ def _unpickled(cls: Any, dtype: torch.dtype, shape: Any, values: bytearray, attr
 
 
 def _by_value(value: Any) -> Any:
-    """Return the batch with each small tensor in a _PickledByValue, unless another tensor shares its memory."""
+    """Return the batch with small tensors wrapped in _PickledByValue, except tensors that share memory."""
     tensors: dict[int, torch.Tensor] = {}
     mapped(value, lambda x: tensors.setdefault(id(x), x))
     addresses = {key: _storage_address(x) for key, x in tensors.items()}

@@ -210,7 +210,7 @@ def expand(s: State, backend: str, border=0, fill=0) -> Outcome:
 
 
 def _warp(op: str, before: State, after: State, numbers, layout, **args) -> tuple[Step, ...]:
-    """Return a tuple of one warp step. Its numbers are the image sizes before and after the step, a flag, and
+    """Return a warp step, in a tuple. The step's numbers are the image sizes before and after it, a flag, and
     ``numbers``."""
     ((kind, flag_and_numbers),) = flagged(op, after, numbers, layout, **args)
     return ((kind, (*map(float, (*before.size, *after.size)), *flag_and_numbers)),)
@@ -225,7 +225,7 @@ def warp_args(s: State, backend: str, interpolation, fill) -> dict[str, Any] | N
 
 
 def _channel_fills(s: State, fill) -> tuple[float, ...] | None:
-    """Return one fill value per channel; () for no fill; None if the image cannot have these values."""
+    """Return one fill value per channel; () if ``fill`` is None; None if ``fill`` does not fit the image."""
     if fill is None:
         return ()
     fills = tuple(fill) if isinstance(fill, (list, tuple)) else (fill,)

@@ -308,7 +308,7 @@ _ENHANCERS = {"Brightness": "brightness", "Color": "saturation", "Contrast": "co
 
 
 def _enhancer(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a constructor that defers the attribute ``degenerate``, for the class ``name`` of ImageEnhance."""
+    """Return a constructor for the class ``name`` of ImageEnhance. It defers the attribute ``degenerate``."""
     enhancer = getattr(ImageEnhance, name)
 
     def __init__(self: Any, image: Any) -> None:

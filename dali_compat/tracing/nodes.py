@@ -41,7 +41,7 @@ class Tracing(NamedTuple):
 
     @classmethod
     def from_now(cls, table: FileTable, exact: bool) -> Tracing:
-        """Return settings with which files that change after this call are not deferred."""
+        """Return settings that exclude files changed after this call."""
         now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
         return cls(table, exact, now - _RESOLUTION)
 
@@ -69,7 +69,7 @@ class Reasons:
         self._lines: dict[str, str] = {}  # by reason
 
     def add(self, reason: str) -> None:
-        """Add a reason if the current line of the user's code has none."""
+        """Add a reason, unless the current line of the user's code has one already."""
         if reason not in self._lines:
             line = user_line(last_module=_TRIAL)
             if not line or line not in self._lines.values():

@@ -126,15 +126,15 @@ class Traits(NamedTuple):
     """Properties of an operation that its function in OUTCOMES does not return.
 
     Attributes:
-        info: ``Image.info`` of the resulting PIL image: COPIED, LOST, or BY_ARGUMENTS if it depends on the arguments.
+        info: origin of ``Image.info`` in the result: COPIED from the image, LOST, or determined BY_ARGUMENTS.
         is_contiguous: whether the resulting tensor is contiguous. Otherwise it has the strides of an elementwise
             operation's result.
-        is_view: whether the resulting tensor is a view of the argument if the window lies within the image.
+        is_view: whether the result for a window within the tensor is a view of the tensor.
         is_cached: whether outcomes are cached, because calls often have equal arguments.
-        keeps_strides: whether the result for a one-channel tensor has the same strides. If not, they are unknown unless
-            the tensor is contiguous.
-        on_pil_images: whether the function is also replaced for PIL images, because calls of Pillow's methods do not
-            record it as one step.
+        keeps_strides: whether the result for a one-channel tensor has the tensor's strides. Otherwise, the result's
+            strides are known only if the tensor is contiguous.
+        on_pil_images: whether the function is also replaced for PIL images. Otherwise, replaced methods of Pillow
+            record its work.
         readonly_if_gray: whether ``Image.readonly`` is True in the result for a gray PIL image.
         takes_version: whether the outcome differs between v1 and v2.
     """
@@ -213,11 +213,11 @@ def step(op: str, state: State, numbers=(), layout=(), **args) -> Step:
 
 
 def flagged(op: str, state: State, numbers=(), layout=(), **args) -> tuple[Step, ...]:
-    """Return a tuple of one step with a flag. The flag is 1 for this image, and 0 for images of the batch that skip the
+    """Return a step with a flag, in a tuple. The flag is 1 for this image, and 0 for images of the batch that skip the
     step."""
     return (step(op, state, (1, *numbers), (FLAG, *layout), **args),)
 
 
 def is_supported(state: State) -> bool:
-    """Return True if kernels support the image: no mask, three dimensions, one or three channels."""
+    """Return True if the image is not a mask, and has three dimensions and one or three channels."""
     return len(state.shape) == 3 and state.channels in (1, 3) and state.kind != "Mask"

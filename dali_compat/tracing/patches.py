@@ -389,10 +389,10 @@ def _decoders() -> Iterator[tuple[Any, Callable[..., Any]]]:
 
 
 def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
-    """Replace a function's code by a call of ``replacement(original, *arguments)``. If the result is None, the new code
-    calls the original.
+    """Replace a function's code with a call of ``replacement(original, *arguments)``. If the result is None, the new
+    code calls the original.
 
-    The function remains the same object, also for earlier imports. torch.jit.script compiles the original.
+    The function stays the same object, so earlier imports refer to it, too. torch.jit.script compiles the original.
     """
     original = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__

@@ -161,7 +161,7 @@ def _mirrored(numbers: Numbers, axis: str) -> Numbers:
 def size_after(key: Key, numbers: Any, size: Any) -> Any:
     """Return the (height, width) of an image after the steps with this ``key`` and these ``numbers``.
 
-    ``size`` is the size before the steps. The numbers may be arrays of N images.
+    ``size`` is the size before the steps. Each number may be an array with an entry per image.
     """
     at = 0
     for kind, _ in key:
@@ -278,8 +278,8 @@ def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
 def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translated, ...]:
     """Return the steps of a key as steps of a Plan.
 
-    ``at`` is the index of the key's first number, and ``stream`` the number of its first random stream.
-    ``size`` is the (height, width) after the last step, or None.
+    ``at`` is the column of the key's first number in the recorded numbers. ``stream`` numbers the first step's
+    random stream. ``size`` is the (height, width) after the last step, or None.
     """
     last = max((number for number, (kind, _) in enumerate(key) if kind.has_sizes), default=-1)
     result = []

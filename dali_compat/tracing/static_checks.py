@@ -77,9 +77,9 @@ def _opens(called: _Function, words: set[str]) -> bool:
 
 
 def compares_classes(dataset, collate_fn) -> str:
-    """Return the place, such as "train.py:31", of a user's function that compares the class of a tensor, or "".
+    """Return the place, such as "train.py:31", of a user's function that compares the class of a tensor.
 
-    The class of a deferred tensor is a subclass, so the comparison could fail.
+    Return "" if there is none. The class of a deferred tensor is a subclass, so the comparison could fail.
     """
     of_dataset = chain.from_iterable(map(_reachable, with_inner(dataset)))
     for called, words in chain(of_dataset, _follow(_functions_of(collate_fn, (), None, _MAX_CALL_DEPTH))):
@@ -187,7 +187,7 @@ def _functions_of(value, words: Iterable[str], owner, depth: int, look_inside: b
 
 
 def _methods(owner, method_names: Iterable[str], depth: int) -> Iterator[_Function]:
-    """Yield the methods of an object or class with these names, including overridden ones."""
+    """Yield the methods named ``method_names`` of an object or class, including overridden ones."""
     cls = owner if isinstance(owner, type) else type(owner)
     for base in cls.__mro__:
         for name in method_names:
@@ -229,7 +229,7 @@ def _may_open(dataset) -> bool:
 
 
 def may_use_cuda(dataset) -> bool:
-    """Return True if ``__getitem__`` or an attribute of a data set names a CUDA device or function."""
+    """Return True if ``__getitem__`` or an attribute of a data set refers to a CUDA device or function."""
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     words = set() if code is None else {*names(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
     values = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))

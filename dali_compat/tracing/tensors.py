@@ -320,7 +320,7 @@ def _method(name: str, outcome_of_method: Callable[..., Outcome | None]) -> Call
 
 
 def _computed(tensor: TracedTensor, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of torch's method, or ``tensor`` if the method returns its tensor."""
+    """Call torch's method on the computed tensor. Return its result, or ``tensor`` for an in-place method."""
     real = tensor._materialize(f"uses the tensor's {name}")
     result = getattr(real, name)(*args, **kwargs)
     return tensor if result is real and type(tensor) is TracedTensor else result
@@ -334,7 +334,7 @@ for _name, _function in _METHODS.items():
 
 
 def view(tensor: TracedTensor, call: RecordedCall, outcome: Outcome, strides: tuple[int, ...]) -> TracedTensor:
-    """Return a deferred view of ``tensor``, the result of ``call``."""
+    """Return the result of ``call`` as a deferred view of ``tensor``."""
     base = tensor._cell
     assert base.node is not None
     node = base.node.then(call, outcome)
@@ -427,7 +427,7 @@ numpy pin_memory share_memory_ storage tolist untyped_storage
 
 
 def _materializing(name: str) -> Any:
-    """Return a method or property that computes the pixels first."""
+    """Return a replacement for torch's method or property ``name`` that computes the pixels first."""
     reason = f"uses the tensor's {name.strip('_')}"
     if callable(getattr(torch.Tensor, name)):
 

@@ -1,7 +1,7 @@
 """Trial of a data set, to find out whether its images can be deferred without changing its samples.
 
-Two forked processes load the same few samples, with and without tracing, from the same state of the data set and of the
-random number generators. If tracing changes the samples, torch's own loader loads the data set.
+Two forked processes load the same few samples, one of them with tracing. The data set and the random number generators
+have the same state in both. If tracing changes the samples, torch's own loader loads the data set.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def _collated(loader: Any, samples: list[Any], settings: Tracing | None) -> Any:
 
 
 class _Value(NamedTuple):
-    """A value or checksum in a description(), or None if the value is not compared."""
+    """A value or checksum in a result of description(); None if it is not compared."""
 
     value: Any
 

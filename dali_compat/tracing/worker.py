@@ -19,8 +19,8 @@ from .sources import FileTable
 
 
 def tracing_from_now(table: FileTable, exact: bool) -> Tracing:
-    """Replace the functions of Pillow and torchvision. Return settings with which files that change after this
-    call are not deferred."""
+    """Replace the functions of Pillow and torchvision. Return settings that exclude files changed after this
+    call."""
     patches.install()
     return Tracing.from_now(table, exact)
 
