@@ -37,7 +37,7 @@ class _Prepared(NamedTuple):
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
-        """Return ``made`` for use on the current CUDA stream."""
+        """Return ``made``, with GPU tensors copied if another CUDA stream computed them."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
             return self.made
         return handed_over(self.made, self.stream)
@@ -64,7 +64,7 @@ class DaliBatch(Batch):
             sample, so its pixels never vary.
 
     Attributes:
-        started: whether start() was called, or is not needed because of ``error``.
+        started: True after start(), or if an ``error`` makes start() unnecessary.
         waits_for_headers: whether start() will wait for other processes.
     """
 
@@ -87,7 +87,7 @@ class DaliBatch(Batch):
     # ---- stages
 
     def request(self) -> None:
-        """Request this batch's objects from object storage. Another call does nothing."""
+        """Request this batch's objects from object storage. Repeated calls do nothing."""
         if self._requested or self._located:
             return
         self._requested = True
@@ -103,7 +103,7 @@ class DaliBatch(Batch):
 
     @stage
     def start(self) -> None:
-        """Find the files, draw random arguments and submit rows to their decoders. Another call does nothing."""
+        """Find the files, draw random arguments and submit rows to their decoders. Repeated calls do nothing."""
         if self.started:
             return
         self.started = True
@@ -213,8 +213,8 @@ class DaliBatch(Batch):
             decoding.start({kind: np.sort(np.concatenate(several)) for kind, several in by_decoder.items()})
 
     def _split_by_decoder(self, found: LeafRows, kinds: np.ndarray) -> Iterator[tuple[int, str, np.ndarray]]:
-        """Yield (decoder, form of the decoder's input, rows) for one innermost data set. ``kinds`` are the rows'
-        decoders. The form is "" for PIL."""
+        """Split the rows of one innermost data set by decoder. Yield (decoder, form of its input, rows). The form is
+        "" for PIL. ``kinds`` are the rows' decoders."""
         rows, by_dali = found.rows, kinds == DALI
         if by_dali.any():
             yield DALI, found.input, rows if by_dali.all() else rows[by_dali]

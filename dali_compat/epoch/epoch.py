@@ -162,8 +162,8 @@ class DaliEpoch(Epoch[DaliRoute]):
             return None
 
     def may_prefetch(self) -> bool:
-        """Return True if starting a batch runs no user code, so that the prefetch thread may do it. The user may change
-        the data set at any time, so check again for each batch."""
+        """Return True if the prefetch thread may start batches, because this runs no user code. The user may change the
+        data set at any time, so check again for each batch."""
         substitutes = self.errors.policy != "replace" or type(self.candidates) in PLAIN
         return substitutes and is_plain(self.dataset, self.plain)
 

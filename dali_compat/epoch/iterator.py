@@ -39,8 +39,8 @@ class OrderedIterator(_BaseDataLoaderIter):
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
     ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. In this
     case, batches are loaded one by one if a custom sampler or a target_transform may depend on the training loop, and a
-    batch starts again if the user has changed its paths or targets. A thread (prefetch_thread.py) prepares batches that
-    run no user code.
+    batch starts again if the user has changed its paths or targets. A thread (prefetch_thread.py) prepares batches
+    unless that runs user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
     of next() raise RuntimeError.
@@ -66,7 +66,7 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._begin(loader, route)
 
     def _reset(self, loader, first_iter=False) -> None:
-        """Start the next epoch of a persistent iterator. It keeps its base seed."""
+        """Start the next epoch of a persistent iterator, which keeps its base seed."""
         self.progress = loader._history.begin(loader, before=self.progress)
         super()._reset(loader, first_iter)
         if self._pid == os.getpid():
@@ -94,7 +94,7 @@ class OrderedIterator(_BaseDataLoaderIter):
             self._draw_indices()
 
     def _resume(self, loader) -> None:
-        """Skip the batches that were returned before the checkpoint. Draw the indices drawn ahead."""
+        """Skip the batches returned before the checkpoint. Draw again the indices that had been drawn ahead."""
         progress = self.progress
         self._sampler_iter = progress.resumed_batches(loader, self._sampler_iter, self._skipped)
         drawn, exhausted = progress.drawn, progress.exhausted
@@ -224,8 +224,8 @@ class OrderedIterator(_BaseDataLoaderIter):
                 batch.request()
 
     def _draw_one(self) -> bool:
-        """Draw the indices of the next batch. Return False at the end, or if the sampler has failed. Raise the
-        sampler's error at once with workers, otherwise in a later next()."""
+        """Draw the indices of the next batch. Return False if there are none. With workers, raise the sampler's error
+        at once. Without workers, return False after an error, and raise it in a later next()."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:

@@ -75,14 +75,14 @@ class Errors:
         return {"epoch": self._epoch, "count": self._count, "found": found}
 
     def load(self, state: dict[str, Any], under_way: bool) -> None:
-        """Restore a state(). ``under_way`` is whether the next begin() resumes that state's epoch."""
+        """Restore a result of state(). ``under_way`` is whether the next begin() resumes that state's epoch."""
         self._found = {(path, repr(index)): SampleError(path, index, *rest) for path, index, *rest in state["found"]}
         self._epoch, self._count = state["epoch"] - under_way, state["count"]
         self._so_far = self._count if under_way else 0
         self._warned = sum(one.epoch <= self._epoch for one in self.found)
 
     def add(self, path: str, index: Any, reason: str) -> None:
-        """Record a sample that was skipped or replaced. Warn about the first one."""
+        """Record a sample that was skipped or replaced. Warn about the loader's first one."""
         self._count += 1
         index = index.__index__() if hasattr(index, "__index__") else index  # some samplers return tensors
         key = path, repr(index)

@@ -95,7 +95,7 @@ def _has(part: Any, found: Any) -> bool:
 
 
 def _each(batch: Any) -> Iterator[Any]:
-    """Yield the samples of a batch, which is collated or a list of samples."""
+    """Yield the samples of a collated batch, or of a list of samples."""
     stacked = [len(leaf) for _, leaf in _leaves(batch) if _is_batch(leaf)]
     columns = batch if isinstance(batch, (list, tuple)) else []
     with_images = [part for part in columns if _has(part, _is_image)]

@@ -188,7 +188,7 @@ class Progress:
 
     def resumed_batches(self, loader, indices: Iterator[Any], skip: Skip | None = None) -> Iterator[Any]:
         """Return an iterator over the batches that were not returned yet. Warn and restart the epoch if the sampler
-        returns other indices than before the checkpoint.
+        returns different indices from those before the checkpoint.
 
         Args:
             indices: iter() of the sampler.
@@ -224,7 +224,7 @@ class Progress:
         return indices
 
     def rest(self, loader) -> Any:
-        """Return a sampler of this rank's share of the rest of the epoch, for a changed number of ranks."""
+        """Return a sampler for this rank's share of the rest of the epoch, after the number of ranks has changed."""
         rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
@@ -242,7 +242,7 @@ def stateful_sampler(loader) -> Any:
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return those of {"sampler": sampler, "dataset": data set} of the loader that have a state_dict()."""
+    """Return {"sampler": sampler, "dataset": data set} of the loader, without objects that have no state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 

@@ -29,7 +29,7 @@ class Rows(DecodableRows):
         samples, leaf_rows: the results of look_up().
         indices: indices from the sampler.
         begin: number of samples in earlier batches of the epoch.
-        bad: error, or its text, of each row that has failed. fail_rows() adds to it.
+        bad: the error, or its message, of each failed row. fail_rows() adds errors.
         tolerant: whether rows may fail while others continue.
     """
 
@@ -146,7 +146,7 @@ class Rows(DecodableRows):
             headers.forget(index)
 
     def _headers_of(self, rows: list[int]) -> list[tuple[Headers, np.ndarray]]:
-        """Return (Headers, the rows' indices in these) for each innermost data set."""
+        """Return (Headers, the rows' indices in the Headers) for each innermost data set."""
         return [(found.headers, found.index[np.isin(found.rows, rows)]) for found in self.leaf_rows]
 
     def verdict_writer(self, rows: list[int]) -> Callable[[np.ndarray], None]:

@@ -180,7 +180,7 @@ class ReceivedBatch:
 
 
 def _call_with_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Return ``function(batch)``. For an _OnErrorResult, replace only the batch in it."""
+    """Return ``function(batch)``. If ``batch`` is an _OnErrorResult, apply ``function`` to the batch in it."""
     if isinstance(batch, (TracedBatch, TracedImages)):
         return function(batch)
     return batch._replace(made=tuple(map(function, batch.made)))
