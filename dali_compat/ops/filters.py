@@ -73,7 +73,7 @@ def _blurred(image, row, *, kernel_size, like, by_torchvision=False):
 
 
 def _if_given(s: Step, options: Options, decoded: bool) -> Step:
-    """If exact=True and the data set's code has chosen the arguments, make torchvision's function run the step."""
+    """Return the step, run by torchvision's function if exact=True and the data set's code has chosen the arguments."""
     return s.but(args=(*s.args, ("by_torchvision", True))) if options.exact and is_given(s) else s
 
 

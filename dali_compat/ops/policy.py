@@ -277,7 +277,7 @@ def translate_image_classification(t, spec):
 
 @draws(uniforms=1)
 def draw_choice(sizes, u, *, p):
-    """Draw an index with weights ``p``, which need not add up to 1."""
+    """Draw an index with probabilities proportional to ``p``."""
     until = np.cumsum(np.asarray(p, float))
     chosen = np.searchsorted(until, u[:, 0] * until[-1], side="right")
     return {"choice": np.minimum(chosen, len(p) - 1).astype(np.int32)}, sizes

@@ -87,7 +87,7 @@ def draw_resize(sizes, u, *, size, max_size=None):
 def _by_edges(sizes, size, max_size) -> np.ndarray:
     """Return the (height, width) of images whose short edge is resized to ``size``, a number or an array (N,).
 
-    If not None, ``max_size`` limits the long edge. If ``size`` is None, ``max_size`` is the long edge.
+    ``max_size`` limits the long edge unless it is None. If ``size`` is None, ``max_size`` is the long edge.
     """
     short, long = sizes.min(1), sizes.max(1)
     # the other edge is truncated, not rounded
@@ -239,8 +239,8 @@ def _in_dali(s: Step, dtype: torch.dtype, options: Options) -> bool:
 
 
 def as_integer_resize(s: Step, options: Options, decoded: bool) -> Step:
-    """Replace Pillow's arithmetic in a resize on the CPU by PyTorch's integer arithmetic, if possible. Return the step
-    unchanged for decoded images, or if exact=True."""
+    """Return a resize that uses PyTorch's integer arithmetic on the CPU instead of Pillow's, if possible. For decoded
+    images, or if exact=True, return the step unchanged."""
     by_torch = is_integer_resize(s) and s.kwargs["like"] == "pil" and not (options.exact or options.gpu or decoded)
     return s.but(args=tuple((s.kwargs | {"like": BY_TORCH}).items())) if by_torch else s
 

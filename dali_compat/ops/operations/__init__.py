@@ -193,8 +193,8 @@ def compared(device, channels) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def noise(count: int, channels: int) -> torch.Tensor:
-    """Return random images in which some values do not occur and others are frequent, so that autocontrast and equalize
-    change them."""
+    """Return random images that autocontrast and equalize change, because some values do not occur and others are
+    frequent."""
     images = np.random.default_rng(0).integers(9, 240, (count, channels, *_SIZE), dtype=np.uint8)
     images[:, :, :20] = images[:, :, :20] // 8 + 40
     return torch.from_numpy(images)

@@ -99,10 +99,9 @@ def _nearest(images, positions, ends):
 def _cells(images, positions, ends, reach):
     """Return (pixels, dx, dy), the neighborhood of each position.
 
-    Pixel (0, 0) of a neighborhood is the last one whose center is not below or to the right of the position. ``reach``
-    lists the rows to read, and also the columns: (0, 1) reads 2 x 2 pixels. ``pixels`` is int16 of shape
-    (n, C, rows, columns, h, w). Pixels outside of the image repeat the border. ``dx`` and ``dy``, (n, 1, h, w), are the
-    position's distances from the center of pixel (0, 0), in [0, 1).
+    ``pixels`` is int16 of shape (n, C, rows, columns, h, w). ``reach`` lists the rows to read, and also the columns:
+    (0, 1) reads 2 x 2 pixels. Pixels outside of the image repeat the border. ``dx`` and ``dy``, (n, 1, h, w), are the
+    distances, in [0, 1), from the center of pixel (0, 0) right and down to the position.
     """
     low = positions.sub_(0.5).floor()
     dx, dy = positions.sub_(low)
