@@ -49,10 +49,10 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     - DALI reads, decodes and transforms files and archives (torchvision's ImageFolder, Food101 and the like,
       DALIImageFolder, DALIImageList, DALIImageTable, DALIHuggingFace, DALIRecordIO and the like, and Subset and
       ConcatDataset of them).
-    - torch transforms images in memory (torchvision's CIFAR10, MNIST and the like, DALIArrayDataset) on the device.
-    - torch's own loader reads a custom data set that opens images with Pillow or torchvision.io, and files whose
-      transform has no translation. DALI decodes and transforms the images, unless your code needs their pixels
-      (docs/datasets.md).
+    - torch transforms arrays of images (torchvision's CIFAR10, MNIST and the like, DALIArrayDataset) on the device.
+    - torch's own loader reads custom data sets that open images with Pillow or torchvision.io. It also reads files
+      whose transform has no translation. DALI decodes and transforms these images, unless your code needs their
+      pixels (docs/datasets.md).
     - torch's own loader loads any other data set, with a FallbackWarning.
 
     A batch is a list ``[images, labels]`` on ``device``. Images have shape (N, C, H, W) and the transform's dtype and
@@ -86,9 +86,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": raise the
             error. "replace": use another sample, with its own label and index, drawn with the epoch's seed. "skip":
             leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper bound.
-            :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. If new samples have
-            failed in an epoch, another warning at its end gives the epoch's number of failures. If images in memory are
-            too small, the error is always raised.
+            :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. If an epoch has
+            new failures, another warning at its end gives its number of failures. If images in memory are too small,
+            the error is always raised.
         on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
             For a custom data set or a transform without a translation, these include images that are too small.
         snapshot_every_n_steps: accepted for compatibility with torchdata's StatefulDataLoader. No effect, because
@@ -97,8 +97,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Raises:
         ValueError, TypeError: an argument is invalid, as in torch.
         RuntimeError: something cannot run in DALI, and fallback="error".
-        ValueError: during iteration, if an image is too small for its transform. If the transform of a file is
-            translated, the message has the file's path and index.
+        ValueError: during iteration, if an image is too small for its transform. For files
+            with a translated transform, the message has the path and index.
         ImageReadError: during iteration, if a file cannot be decoded. A custom data set and a transform without a
             translation raise Pillow's own error. The next call of next() returns the next batch.
 

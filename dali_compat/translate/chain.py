@@ -219,7 +219,7 @@ def _chain_of_path(seen: AppliedTransforms, path: tuple[int, ...], start: Chain)
 
 
 def lines_of(chain: Chain, ordered, split: int, options: Options, two_pass: bool) -> tuple[Line, ...]:
-    """Return the lines of explain(). DALI runs ``ordered[:split]``, torch the other steps."""
+    """Return the lines of explain(). DALI runs ``ordered[:split]``, and torch runs the other steps."""
     on_batch, size = {}, chain.takes.size
     for at, s in enumerate(ordered):
         if at >= split:

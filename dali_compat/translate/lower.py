@@ -1,7 +1,7 @@
 """Assign the steps of a chain to DALI and to torch.
 
-DALI runs the leading steps that it supports, except for pixel arithmetic at their end. torch runs this arithmetic, so
-that it equals torchvision's. torch also runs all later steps, on all images of a batch together if they have the same
+DALI runs the leading steps that it supports, except for pixel arithmetic at their end. torch runs this arithmetic, to
+get torchvision's exact pixels. torch also runs all later steps, on all images of a batch together if they have the same
 size. Unless exact=True, DALI's crop_mirror_normalize flips, converts to float32, normalizes and transposes at the end
 of a chain, in one kernel and within 7e-7 of torchvision.
 
@@ -134,8 +134,8 @@ def _fuse_resize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _popped(steps: list[Step], op: str, **how: Any) -> Step | None:
-    """Remove and return the first step if it is ``op`` with the arguments ``how`` and applies unconditionally.
-    Otherwise return None."""
+    """Remove and return the first step if it is an unconditional ``op`` with the arguments ``how``. Otherwise
+    return None."""
     taken = steps and steps[0].op == op and not steps[0].when and how.items() <= steps[0].kwargs.items()
     return steps.pop(0) if taken else None
 
