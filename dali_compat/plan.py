@@ -165,7 +165,7 @@ class Plan:
 
     @property
     def key(self) -> tuple:
-        """A hashable key, equal for equal plans."""
+        """A hashable key. Plans with the same steps and options have equal keys."""
         own = self.takes, self.steps, self.exact, self.channels_last
         return *own, repr(self.structure), tuple(view.key for view in self.views)
 

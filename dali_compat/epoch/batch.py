@@ -50,7 +50,7 @@ class Batch:
         raise NotImplementedError
 
     def refresh(self) -> None:
-        """Start again if the user has changed the samples since the batch was started."""
+        """Start the batch again if the user has changed its samples since it was started."""
 
     def _images(self) -> Any:
         """Return the transformed images, (N, C, H, W), or a list of N if they cannot be stacked."""

@@ -111,7 +111,7 @@ def _samples(samples: Samples, images: Any) -> list[tuple]:
 
 
 def _stacked(epoch: Epoch[Any], images: Any, name: Callable[[int], str]) -> Any:
-    """Return the images as one batch on the device, as default_collate would return them."""
+    """Return the batch of images that default_collate would return, on the device."""
     route = epoch.route
     if isinstance(images, torch.Tensor):
         return images

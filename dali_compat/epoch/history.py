@@ -78,8 +78,8 @@ class History:
         return progress
 
     def _unused_state(self, loader) -> State | None:
-        """Return the state from which the previous iter() resumed, if next() has neither returned a batch nor failed
-        since then. Otherwise return None. Restore the generators to their states before that iter()."""
+        """Return None if the previous iter() did not resume, or if next() has returned a batch or failed since then.
+        Otherwise undo that iter(): restore the generators, and return the state from which it resumed."""
         applied, current = self._applied, self._current
         if applied is None or current is None or current.over or current.given != applied[2]:
             return None

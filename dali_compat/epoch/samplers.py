@@ -166,7 +166,7 @@ _KINDS = torch.Generator, random.Random, np.random.RandomState, np.random.Genera
 
 
 class Generators:
-    """Random generators, and samplers that have an epoch number, by name. An object may have several names."""
+    """Named random generators and samplers with an epoch number. An object may have several names."""
 
     def __init__(self, generators: dict[str, Any], epochs: dict[str, Any]):
         names: dict[int, str] = {}

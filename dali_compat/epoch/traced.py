@@ -189,8 +189,7 @@ class _TracedIterator(TorchIterator):
     def _end_epoch(self, may_hold_lock: bool = False) -> None:
         """Discard the batches in flight and end the epoch.
 
-        ``may_hold_lock`` is whether the garbage collector has interrupted code of this package, possibly with a lock
-        held.
+        ``may_hold_lock`` is whether the garbage collector has interrupted code of this package, which may hold a lock.
         """
         work = partial(discard_all, list(self._ready), self._epoch)
         self._ready.clear()

@@ -122,7 +122,7 @@ def is_random(step: Step) -> bool:
 
 
 def uniforms_of(draw: Draw) -> int:
-    """Return the number of uniform numbers per sample that a draw takes."""
+    """Return how many uniform random numbers a draw takes per sample."""
     (uniforms, _), args = _entry(draw), dict(draw.args)
     if uniforms is None:
         return max((uniforms_of(one) for one in args.values() if isinstance(one, Draw)), default=0)

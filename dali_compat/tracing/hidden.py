@@ -42,7 +42,7 @@ def computed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _is_deferred(value: Any, depth: int = 3) -> bool:
-    """Return True for a deferred tensor, or a container with one."""
+    """Return True for a deferred tensor, or a container that has one."""
     if depth and isinstance(value, (list, tuple, Mapping)):
         return any(_is_deferred(one, depth - 1) for one in _entries(value))
     return type(value) in REAL_CLASS

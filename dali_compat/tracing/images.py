@@ -127,7 +127,7 @@ def _source_of(image: Any, settings: Tracing) -> FileSource | MemorySource | Non
 
 
 def _all_bytes(fp: Any) -> bytes:
-    """Read a whole file without changing its position."""
+    """Return the contents of a file, without changing its position."""
     before = fp.tell()
     fp.seek(0)
     data: bytes = fp.read()

@@ -41,7 +41,7 @@ class Tracing(NamedTuple):
 
     @classmethod
     def from_now(cls, table: FileTable, exact: bool) -> Tracing:
-        """Return settings that exclude files changed after this call."""
+        """Return settings that do not defer files changed after this call."""
         now = time.clock_gettime_ns(_CLOCK) if sys.platform == "linux" else time.time_ns()
         return cls(table, exact, now - _RESOLUTION)
 
@@ -81,7 +81,7 @@ class Reasons:
 
 @contextmanager
 def tracing(settings: Tracing | None):
-    """Defer images in this thread with these settings, or not at all if ``settings`` is None."""
+    """Context manager that defers images in this thread with ``settings``, or defers none if these are None."""
     before, SWITCHES.tracing = SWITCHES.tracing, settings
     try:
         yield

@@ -90,7 +90,7 @@ def compares_classes(dataset, collate_fn) -> str:
 
 
 def _uses_class(code: CodeType) -> bool:
-    """Return True if code uses ``type(x)`` or ``x.__class__`` for more than printing a name."""
+    """Return True if code uses ``type(x)`` or ``x.__class__``, except to read or print the class's name."""
     instructions = list(dis.get_instructions(code))
     for number, instruction in enumerate(instructions):
         after: Iterator[Any] = iter(instructions[number + 1 :])

@@ -106,7 +106,7 @@ _ROUNDED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def by_triton(images, chosen, numbers, interpolations, fill, area):
-    """Implement run() with Triton, for Pillow's operations on uint8 images of 1 or 3 channels."""
+    """Do the work of run() in Triton, for Pillow's operations on uint8 images of 1 or 3 channels."""
     from .kernels import ROW, levels, operate  # imports Triton
 
     images = images.contiguous()

@@ -110,7 +110,7 @@ def assign(made: list, rows, images) -> list:
 
 
 def put(frames: torch.Tensor, images: list[torch.Tensor]) -> None:
-    """Copy each image (C, H, W) to the upper left corner of a frame. ``frames`` is (N, C, height, width), of any
+    """Copy each image (C, H, W) to the upper left corner of its frame. ``frames`` is (N, C, height, width), of any
     dtype."""
     for frame, image in zip(frames, images, strict=True):
         frame[:, : image.shape[1], : image.shape[2]] = image
