@@ -1,4 +1,4 @@
-"""DataLoader, a subclass of PyTorch's with another iterator."""
+"""DataLoader, a subclass of PyTorch's with its own iterators."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         batch_size, shuffle, sampler, batch_sampler, drop_last, generator: as torch's.
         num_workers: number of DALI's CPU threads. 0 means one per core, at most 16. The processes of torchrun share the
             cores. If a GPU has enough JPEG engines to decode all JPEGs, at most 4 threads are used. For a custom data
-            set, a transform without a translation and torch's own loader, this is also the number of worker processes.
+            set, a transform without a translation or torch's own loader, this is also the number of worker processes.
             0 then means the main process.
         collate_fn: takes the list of (image, target) samples, with images on ``device``. If it fails for images on a
             GPU, it is called with images on the CPU, with a warning. For a custom data set, a transform without a
-            translation and torch's own loader, it runs in the worker process, as in torch. None is default_collate.
+            translation or torch's own loader, it runs in the worker process, as in torch. None is default_collate.
         prefetch_factor: number of batches in flight in DALI. None means four on a GPU and two on the CPU. With worker
             processes, it is also the number of batches per worker, as in torch.
         timeout, worker_init_fn, multiprocessing_context: as torch's, if worker processes are used.
@@ -99,8 +99,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         RuntimeError: something cannot run in DALI, and fallback="error".
         ValueError: during iteration, if an image is too small for its transform. For files
             with a translated transform, the message has the path and index.
-        ImageReadError: during iteration, if a file cannot be decoded. A custom data set and a transform without a
-            translation raise Pillow's own error. The next call of next() returns the next batch.
+        ImageReadError: during iteration, if a file cannot be decoded. With a custom data set or a transform without a
+            translation, Pillow's error is raised instead. The next call of next() returns the next batch.
 
     Examples:
         >>> loader = DataLoader(DALIImageFolder("train", transform), batch_size=4, shuffle=True, device="cpu")

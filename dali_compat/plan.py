@@ -165,14 +165,14 @@ class Plan:
 
     @property
     def key(self) -> tuple:
-        """A hashable key. Plans with the same steps and options have equal keys."""
+        """A hashable key. Plans of equal content have equal keys."""
         own = self.takes, self.steps, self.exact, self.channels_last
         return *own, repr(self.structure), tuple(view.key for view in self.views)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options that determine how engines run a plan's steps."""
+    """Settings for running a plan's steps."""
 
     exact: bool = False  # the loader's ``exact``
     channels_last: bool = False  # whether batches are in torch.channels_last

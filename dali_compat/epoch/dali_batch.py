@@ -37,7 +37,7 @@ class _Prepared(NamedTuple):
     stream: torch.cuda.Stream | None  # CUDA stream of the computation
 
     def handed_over(self) -> Any:
-        """Return ``made``, with GPU tensors copied if another CUDA stream computed them."""
+        """Return ``made`` for use on the current CUDA stream, copied if necessary."""
         if self.stream is None or self.stream.cuda_stream == current_stream_of(self.stream.device):
             return self.made
         return handed_over(self.made, self.stream)
@@ -64,7 +64,7 @@ class DaliBatch(Batch):
             sample, so its pixels never vary.
 
     Attributes:
-        started: True after start(), or if an ``error`` makes start() unnecessary.
+        started: True after start(), or if ``error`` makes it unnecessary.
         waits_for_headers: whether start() will wait for other processes.
     """
 

@@ -352,7 +352,7 @@ def _named(dataset: Any, index: Any) -> str:
 
 def path_of(dataset: Any, index: Any, error: BaseException | None = None) -> str:
     """Return the path of a sample's image, for error messages. For a custom data set, return the file that ``error``
-    refers to, or else the name of the data set's class."""
+    refers to, or else the data set's class name."""
     try:
         return str(sample(*locate(dataset, index))[0])
     except Exception:

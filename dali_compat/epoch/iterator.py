@@ -37,10 +37,10 @@ class OrderedIterator(_BaseDataLoaderIter):
     """The iterator that ``iter(loader)`` returns.
 
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
-    ``route.depth``. Otherwise they are drawn up to ``route.depth`` batches ahead, from the first next() on. In this
-    case, batches are loaded one by one if a custom sampler or a target_transform may depend on the training loop, and a
-    batch starts again if the user has changed its paths or targets. A thread (prefetch_thread.py) prepares batches
-    unless that runs user code.
+    ``route.depth``. If it is 0, they are drawn up to ``route.depth`` batches ahead, from the first next() on. Batches are
+    then loaded one by one if a custom sampler or a target_transform may depend on the training loop, and are started
+    again if the user has changed their paths or targets. A thread (prefetch_thread.py) prepares batches unless this
+    runs user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
     of next() raise RuntimeError.
@@ -225,7 +225,7 @@ class OrderedIterator(_BaseDataLoaderIter):
 
     def _draw_one(self) -> bool:
         """Draw the indices of the next batch. Return False if there are none. With workers, raise the sampler's error
-        at once. Without workers, return False after an error, and raise it in a later next()."""
+        at once. Without workers, return False, and raise it in a later next()."""
         try:
             index = self.progress.draw(self._sampler_iter)
         except StopIteration:

@@ -213,8 +213,8 @@ def _copied(received: Received, device: torch.device) -> Files:
 
 
 def _copied_records(sources: list[Any], read: list[np.ndarray], device: torch.device) -> Files:
-    """Return copies of the bytes ``read`` from archives. The copy of a record is empty if its archive was overwritten,
-    so that the record counts as changed."""
+    """Return copies of the bytes ``read`` from archives. If an archive was overwritten, the copy of its record is
+    empty, which marks the record as changed."""
     gone = overwritten(sources).tolist()
     return Files.from_arrays([data[: 0 if lost else None] for data, lost in zip(read, gone, strict=True)], device)
 

@@ -3,8 +3,8 @@
 The thread works only between two calls of next(), because next() first waits for the thread. The epoch's state
 therefore needs no locks.
 
-With a GPU, the thread delays its work. A training step begins with kernel launches. They need the GIL, and the GPU may
-be idle until the first launch.
+With a GPU, the thread delays its work, because the first kernel launches of a training step need the GIL. The GPU may
+be idle until then.
 """
 
 from __future__ import annotations

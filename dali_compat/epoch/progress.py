@@ -224,7 +224,7 @@ class Progress:
         return indices
 
     def rest(self, loader) -> Any:
-        """Return a sampler for this rank's share of the rest of the epoch, after the number of ranks has changed."""
+        """Return a sampler for this rank's share of the rest of the epoch, after a change of the number of ranks."""
         rest = remaining_indices(samplers_of(loader)[-1], self.rank_order.origin)
         return data.BatchSampler(rest, loader.batch_size, loader.drop_last) if loader.batch_size else rest
 
@@ -242,7 +242,7 @@ def stateful_sampler(loader) -> Any:
 
 
 def stateful_objects(loader) -> dict[str, Any]:
-    """Return {"sampler": sampler, "dataset": data set} of the loader, without objects that have no state_dict()."""
+    """Return {"sampler": sampler, "dataset": data set}, without objects that have no state_dict()."""
     dataset = loader.dataset if _has_state(loader.dataset) else None
     return {name: one for name, one in [("sampler", stateful_sampler(loader)), ("dataset", dataset)] if one is not None}
 

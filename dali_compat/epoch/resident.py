@@ -139,7 +139,7 @@ class ResidentIterator(OrderedIterator):
 
     def _compute(self, batches: list[ResidentBatch]) -> None:
         """Compute batches as a chunk. If that fails, compute only the first batch, to raise the error for the right
-        one."""
+        batch."""
         try:
             # results are used in any mode; a model's autocast must not affect images
             with torch.inference_mode(False), torch.autocast(self._epoch.route.device.type, enabled=False):

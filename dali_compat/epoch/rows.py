@@ -124,8 +124,8 @@ class Rows(DecodableRows):
         return made
 
     def _ctimes(self, found: LeafRows) -> np.ndarray | None:
-        """Return the ctimes of the rows' files. Return None if the images are not files, or if the device is a GPU,
-        because stat() would take too long."""
+        """Return the ctimes of the rows' files. Return None if the images are not files, and always on a GPU, because
+        stat() would take too long."""
         if found.input != PATHS or self.epoch.route.device.type != "cpu":
             return None
         return ctimes_of(self.paths(found.rows))

@@ -49,7 +49,7 @@ def max_draw_ahead(sampler) -> int:
 
 def replacement_indices(loader) -> Sequence[int]:
     """Return the indices of samples that may replace unreadable ones. These are the sampler's indices if it is a
-    SubsetRandomSampler or a sequence, otherwise all indices of the data set."""
+    SubsetRandomSampler or a sequence, otherwise all indices."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if type(sampler) is data.SubsetRandomSampler:
         return sampler.indices
@@ -121,7 +121,7 @@ def remaining_indices(sampler: DistributedSampler, origin: int) -> list[Any]:
 
 def array_batches(sampler, begin: int = 0) -> Iterator[np.ndarray] | None:
     """Return an iterator over a BatchSampler's batches as int64 arrays, from sample ``begin`` on. Return None
-    unless the sampler yields every sample exactly once, in order or shuffled.
+    unless the sampler yields every sample once, in order or shuffled.
 
     Random numbers are drawn when torch would draw them, from the same generator. torch's lists would take 20 times as
     long.
@@ -180,7 +180,7 @@ class Generators:
         return found | {name: int(sampler.epoch) for name, sampler in self._epochs.items()}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the states in a form that serves only for comparison. This takes less time than states()."""
+        """Return the states for comparison only. This takes less time than states()."""
         return {name: _snapshot(one) for name, one in self._generators.items()}
 
     def set(self, states: dict[str, Any] | None) -> None:

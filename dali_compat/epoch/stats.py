@@ -121,7 +121,7 @@ class Meter:
             self.dali += seconds
 
     def add_time(self, since: tuple[float, float]) -> None:
-        """Add the time since ``since``, the result of clocks() in this thread, to the time in next()."""
+        """Add the time after ``since``, a result of clocks() in this thread, to the time in next()."""
         begin, host = since
         self._host += thread_time() - host
         self._end = perf_counter()

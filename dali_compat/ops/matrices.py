@@ -169,7 +169,7 @@ def _in_fixed_point(matrix) -> np.ndarray:
 
 
 def _off_edges(rows, otherwise: float) -> np.ndarray:
-    """Shift matrices (N, 2, 3) slightly, so that rounding selects the same pixels as in Pillow.
+    """Shift matrices (N, 2, 3) slightly, to make rounding select the same pixels as in Pillow.
 
     Matrices that map pixels exactly onto pixel edges are shifted by _BETWEEN, others by ``otherwise``.
     """

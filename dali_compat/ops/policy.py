@@ -129,7 +129,7 @@ def space_of(*key) -> _Space:
 
 @functools.cache
 def _translation(key: tuple, extent: int) -> list[float]:
-    """Return the magnitudes of TranslateX or TranslateY for an image of ``extent`` pixels along that axis."""
+    """Return the magnitudes of TranslateX for a width of ``extent`` pixels, or of TranslateY for such a height."""
     return _installed_space(*key, extent=extent)["TranslateX"][0].tolist()
 
 

@@ -66,7 +66,7 @@ def _value_outcome(s: State, backend: str, op: str, numbers=(), layout=(), has_k
 
 
 def _is_inexact(s: State) -> bool:
-    """Return True if results must be bit-exact, and the image is floating point. Kernels are then not bit-exact."""
+    """Return True if results must be bit-exact and the image is floating point. Kernels are then inexact."""
     # the last bit of torch's results depends on a value's position in memory and on the number of threads
     return SWITCHES.tracing is not None and SWITCHES.tracing.exact and s.dtype.is_floating_point
 

@@ -19,8 +19,8 @@ _MOST_ENTRIES = 4096  # of a container that is searched
 
 
 def hidden_tensors(value: Any, depth: int = 5) -> list[tuple[Any, str]]:
-    """Return (object, name) of each attribute that holds deferred tensors. The search stops after ``depth`` levels
-    of nesting, and skips long containers."""
+    """Return (object, name) of each attribute that holds deferred tensors. The search skips long containers, and
+    stops after ``depth`` levels."""
     if not depth or isinstance(value, _LEAVES):
         return []
     if isinstance(value, (list, tuple, Mapping)):

@@ -127,7 +127,7 @@ def _source_of(image: Any, settings: Tracing) -> FileSource | MemorySource | Non
 
 
 def _all_bytes(fp: Any) -> bytes:
-    """Return the contents of a file, without changing its position."""
+    """Return a file's contents. Keep the file position."""
     before = fp.tell()
     fp.seek(0)
     data: bytes = fp.read()

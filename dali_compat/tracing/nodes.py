@@ -81,7 +81,7 @@ class Reasons:
 
 @contextmanager
 def tracing(settings: Tracing | None):
-    """Context manager that defers images in this thread with ``settings``, or defers none if these are None."""
+    """Context manager that defers images in this thread with these ``settings``; None defers none."""
     before, SWITCHES.tracing = SWITCHES.tracing, settings
     try:
         yield

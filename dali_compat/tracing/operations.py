@@ -131,10 +131,10 @@ class Traits(NamedTuple):
             operation's result.
         is_view: whether the result for a window within the tensor is a view of the tensor.
         is_cached: whether outcomes are cached, because calls often have equal arguments.
-        keeps_strides: whether the result for a one-channel tensor has the tensor's strides. Otherwise, the result's
-            strides are known only if the tensor is contiguous.
-        on_pil_images: whether the function is also replaced for PIL images. Otherwise, replaced methods of Pillow
-            record its work.
+        keeps_strides: whether the result for a one-channel tensor has the tensor's strides. Otherwise, the
+            strides are known only for a contiguous tensor.
+        on_pil_images: whether the function is also replaced for PIL images. Otherwise, Pillow's replaced methods record
+            its work.
         readonly_if_gray: whether ``Image.readonly`` is True in the result for a gray PIL image.
         takes_version: whether the outcome differs between v1 and v2.
     """

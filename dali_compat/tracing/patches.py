@@ -392,7 +392,7 @@ def _replace_code(function: Any, replacement: Callable[..., Any]) -> None:
     """Replace a function's code with a call of ``replacement(original, *arguments)``. If the result is None, the new
     code calls the original.
 
-    The function stays the same object, so earlier imports refer to it, too. torch.jit.script compiles the original.
+    The function stays the same object, so earlier imports use it. torch.jit.script compiles the original.
     """
     original = FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__

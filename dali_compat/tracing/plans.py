@@ -278,8 +278,8 @@ def whole_plan(head: Key, tail: Key, size: Any, options: Options) -> Plan:
 def _steps(key: Key, size: Any, at: int = 0, stream: int = 0) -> tuple[Translated, ...]:
     """Return the steps of a key as steps of a Plan.
 
-    ``at`` is the column of the key's first number in the recorded numbers. ``stream`` numbers the first step's
-    random stream. ``size`` is the (height, width) after the last step, or None.
+    ``at`` is the column of the key's first number. ``stream`` is the first step's random stream.
+    ``size`` is the (height, width) after the last step, or None.
     """
     last = max((number for number, (kind, _) in enumerate(key) if kind.has_sizes), default=-1)
     result = []

@@ -90,7 +90,7 @@ def compares_classes(dataset, collate_fn) -> str:
 
 
 def _uses_class(code: CodeType) -> bool:
-    """Return True if code uses ``type(x)`` or ``x.__class__``, except to read or print the class's name."""
+    """Return True if code uses ``type(x)`` or ``x.__class__``, except for the class's name."""
     instructions = list(dis.get_instructions(code))
     for number, instruction in enumerate(instructions):
         after: Iterator[Any] = iter(instructions[number + 1 :])
@@ -229,7 +229,7 @@ def _may_open(dataset) -> bool:
 
 
 def may_use_cuda(dataset) -> bool:
-    """Return True if ``__getitem__`` or an attribute of a data set refers to a CUDA device or function."""
+    """Return True if ``__getitem__`` or an attribute of a data set mentions a CUDA device or function."""
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     words = set() if code is None else {*names(code), *filter(lambda one: isinstance(one, str), code.co_consts)}
     values = (str(value) for value in attributes(dataset).values() if isinstance(value, (str, torch.device)))

@@ -427,7 +427,7 @@ numpy pin_memory share_memory_ storage tolist untyped_storage
 
 
 def _materializing(name: str) -> Any:
-    """Return a replacement for torch's method or property ``name`` that computes the pixels first."""
+    """Return a replacement for the method or property ``name`` that computes the pixels first."""
     reason = f"uses the tensor's {name.strip('_')}"
     if callable(getattr(torch.Tensor, name)):
 

@@ -1,6 +1,6 @@
 """Trial of a data set, to find out whether its images can be deferred without changing its samples.
 
-Two forked processes load the same few samples, one of them with tracing. The data set and the random number generators
+Two forked processes load the same few samples, one of them with tracing. The data set and the random generators
 have the same state in both. If tracing changes the samples, torch's own loader loads the data set.
 """
 

@@ -19,8 +19,7 @@ from .sources import FileTable
 
 
 def tracing_from_now(table: FileTable, exact: bool) -> Tracing:
-    """Replace the functions of Pillow and torchvision. Return settings that do not defer files
-    changed after this call."""
+    """Replace the functions of Pillow and torchvision. Return Tracing.from_now()."""
     patches.install()
     return Tracing.from_now(table, exact)
 

@@ -101,7 +101,7 @@ def _cells(images, positions, ends, reach):
 
     ``pixels`` is int16 of shape (n, C, rows, columns, h, w). ``reach`` lists the rows to read, and also the columns:
     (0, 1) reads 2 x 2 pixels. Pixels outside of the image repeat the border. ``dx`` and ``dy``, (n, 1, h, w), are the
-    distances, in [0, 1), from the center of pixel (0, 0) right and down to the position.
+    distances (0 to 1) from the center of pixel (0, 0) right and down to the position.
     """
     low = positions.sub_(0.5).floor()
     dx, dy = positions.sub_(low)
