@@ -86,9 +86,9 @@ class DataLoader(data.DataLoader[T], Generic[T]):
         on_error: what to do with a sample that cannot be read or is too small for its transform. "raise": raise the
             error. "replace": use another sample, with its own label and index, drawn with the epoch's seed. "skip":
             leave the sample out of the batch, and skip batches that become empty; ``len()`` is then an upper bound.
-            :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. If an epoch has
-            new failures, another warning at its end gives its number of failures. If images in memory are too small,
-            the error is always raised.
+            :attr:`errors` lists these samples. A BadImageWarning reports the first one at once. If an epoch has new
+            failures, another warning at its end gives its number of failures. If images in memory are too small, the
+            error is always raised.
         on_error_in_python: apply on_error to errors of your own functions, too, such as a Lambda or target_transform.
             For a custom data set or a transform without a translation, these include images that are too small.
         snapshot_every_n_steps: accepted for compatibility with torchdata's StatefulDataLoader. No effect, because
@@ -97,8 +97,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
     Raises:
         ValueError, TypeError: an argument is invalid, as in torch.
         RuntimeError: something cannot run in DALI, and fallback="error".
-        ValueError: during iteration, if an image is too small for its transform. For files
-            with a translated transform, the message has the path and index.
+        ValueError: during iteration, if an image is too small for its transform. For files with a
+            translated transform, the message has the path and index.
         ImageReadError: during iteration, if a file cannot be decoded. With a custom data set or a transform without a
             translation, Pillow's error is raised instead. The next call of next() returns the next batch.
 
@@ -210,8 +210,8 @@ class DataLoader(data.DataLoader[T], Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's state after the last batch that next() has returned, as plain data for a checkpoint or
-        JSON. Your own data set or sampler with a ``state_dict()`` may add other objects. Batches in flight are not part
-        of the state, and are loaded again after resuming."""
+        JSON. If your own data set or sampler has a ``state_dict()``, this may add other objects. Batches in flight are
+        not part of the state, and are loaded again after resuming."""
         return self._history.state(self, self._route or choose(self, None))
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:

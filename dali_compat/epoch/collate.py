@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 class UserCollate:
     """Wrapper that calls a custom collate_fn, with images on the GPU if possible.
 
-    A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. The batch and all later
+    A function that creates NumPy arrays or CPU tensors may raise an error for images on a GPU. This batch and all later
     ones are then collated with images on the CPU. The loader's ``fallback`` determines how this is reported.
     """
 

@@ -37,10 +37,10 @@ class OrderedIterator(_BaseDataLoaderIter):
     """The iterator that ``iter(loader)`` returns.
 
     If num_workers > 0, indices are drawn num_workers * prefetch_factor batches ahead, as in torch, but at least
-    ``route.depth``. If it is 0, they are drawn up to ``route.depth`` batches ahead, from the first next() on. Batches are
-    then loaded one by one if a custom sampler or a target_transform may depend on the training loop, and are started
-    again if the user has changed their paths or targets. A thread (prefetch_thread.py) prepares batches unless this
-    runs user code.
+    ``route.depth``. If it is 0, they are drawn up to ``route.depth`` batches ahead, from the first next() on. Batches
+    are then loaded one by one if a custom sampler or a target_transform may depend on the training loop, and are
+    started again if the user has changed their paths or targets. A thread (prefetch_thread.py) prepares batches unless
+    this runs user code.
 
     If an exception such as KeyboardInterrupt interrupts next(), the batches in flight are discarded, and further calls
     of next() raise RuntimeError.
