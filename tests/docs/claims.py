@@ -557,7 +557,8 @@ _TRAINED_ON = [
 claim(
     README,
     "pixels (0 to 255) of ImageNet's training transform differ by {:.3f} on average on the CPU ({:.0f} at most), and "
-    "by {:.2f} on an H200 ({:.0f} at most). `` follows Pillow's arithmetic, with a difference of {} for most transforms",
+    "by {:.2f} on an H200 ({:.0f} at most). `` follows Pillow's arithmetic, with a difference of {} for most "
+    "transforms",
     *(row[key] for row in _TRAINED_ON for key in ("mean", "max")),
     0,
 )
