@@ -1,9 +1,9 @@
 """Cache the list of a folder's images, to open an ImageFolder of 1.28 million files in a second.
 
 A list is valid while the modification time and inode of the root and of every folder below it are unchanged. These
-change when a file or folder is added, removed or renamed. Two changes within two seconds may result in the same time.
-A list made within two seconds of a change is therefore valid only for processes that called cached_samples() before the
-listing began, such as other ranks of the job.
+change when a file or folder is added, removed or renamed. Two changes within two seconds may result in the same time,
+so a list made within two seconds of a change may miss a later one. Such a list is valid only for processes (other ranks
+of the job, for example) that called cached_samples() before the listing began.
 
 Only the user may access the list (mode 0600). It is rebuilt if others may have written it (saved.py), or if it names
 files outside of the root.

@@ -264,7 +264,7 @@ class Database:
         return _END.unpack_from(self._data, main + _DB.size)[1], entries, root, size
 
     def _nodes(self, number: int) -> tuple[int, int, list[int]]:
-        """Return (start of page ``number`` in the file, its kind, offsets of its nodes within it)."""
+        """Return (position of page ``number`` in the file, kind of the page, offsets of its nodes from its start)."""
         begin = number * self._page
         if not 2 <= number < self._pages:
             what = f"it cannot be a page of keys, because those are pages 2 to {self._pages - 1}"

@@ -79,7 +79,7 @@ class Passes:
     """Timed passes over a loader.
 
     Args:
-        loader: has more than ``ahead`` batches.
+        loader: the loader to time, of more than ``ahead`` batches.
         ahead: number of untimed batches at the start.
         done: called after each batch.
     """
@@ -88,7 +88,7 @@ class Passes:
         self._loader, self._ahead, self.device, self._done = loader, ahead, device, done
 
     def one(self) -> Pass:
-        """Iterate once, and time all batches after the first ``ahead`` ones."""
+        """Iterate once, and time all batches except the first ``ahead``."""
         begin, cpu, all_cpu = 0.0, 0.0, 0.0
         for number, _ in enumerate(self._loader, 1):
             self._done()

@@ -96,7 +96,7 @@ def locate(dataset: data.Dataset, index: Any) -> tuple[Any, int]:
 def sample(dataset: Images, index: int, upright: bool = False) -> tuple[Source, Any]:
     """Return (source, target before target_transform) of a sample.
 
-    If ``upright`` is True, decoding rotates the image of a local file by its EXIF orientation. An invalid index raises
+    If ``upright`` is True, the decoder will apply the EXIF orientation of a local file. An invalid index raises
     the same error as ``dataset[index]``.
     """
     reader = reader_of(dataset)

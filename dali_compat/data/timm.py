@@ -32,7 +32,7 @@ def _check(dataset: Any) -> None:
     reader: Any = getattr(dataset, "reader", None)
     if class_name_of(reader) != _FOLDER:
         raise Unsupported(
-            f"timm's ImageDataset with a {type(reader).__name__} is not supported, only with a ReaderImageFolder"
+            f"timm's ImageDataset is supported only with a ReaderImageFolder, not with a {type(reader).__name__}"
         )
     if not all(is_original(type(one).__getitem__) for one in (dataset, reader)):
         raise Unsupported("__getitem__ of timm's ImageDataset, or of its reader, was replaced")

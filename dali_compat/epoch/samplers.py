@@ -85,7 +85,7 @@ def samplers_of(loader) -> list[Any]:
 
 
 def is_known(loader) -> bool:
-    """Return True if all samplers of the loader are torch's own classes or sequences of indices."""
+    """Return True if each sampler of the loader is a sequence of indices, or of one of torch's own classes."""
     *outer, inner = samplers_of(loader)
     return type(inner) in {*_DRAW_AT_ONCE, data.RandomSampler} and all(type(o) is data.BatchSampler for o in outer)
 

@@ -215,7 +215,8 @@ class Stats:
 
 
 def _bytes(images: Any, within: bool) -> int:
-    """Return the size of a tensor in bytes. If ``within`` is True, add up all tensors in lists, tuples and dicts."""
+    """Return the size of a tensor in bytes. If ``within`` is True, return the total size of
+    all tensors in lists, tuples and dicts."""
     if isinstance(images, torch.Tensor):
         return images.nbytes
     if isinstance(images, Mapping):

@@ -194,8 +194,8 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
     """Compute the arrays of a resize combined with a pad, a crop and a flip.
 
-    ``pad``, ``crop`` and ``mirror`` may be None. At most one draw may be random, unless the data set's code has chosen
-    all arguments.
+    ``pad``, ``crop`` and ``mirror`` may be None. The draws share ``u``, so at most one may be random, unless ``u`` has
+    arguments that tracing has recorded.
     """
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full

@@ -99,7 +99,7 @@ def translate_erase(t, spec):
     random = t.rand_color or t.per_pixel
     if random and not spec.dtype.is_floating_point:
         raise Untranslatable(
-            t, f"random colors are not supported for {spec.dtype}", "convert the images to floating point before it"
+            t, f"random colors are not supported for {spec.dtype}", "convert to floating point before RandomErasing"
         )
     if not 0 <= t.min_count <= t.max_count:
         raise Untranslatable(t, f"min_count={t.min_count} must be from 0 to max_count={t.max_count}")

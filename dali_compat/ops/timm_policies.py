@@ -73,7 +73,7 @@ def _operations(t, spec: ImageSpec, ops: Sequence[Any]) -> tuple[tuple[Operation
         raise Untranslatable(t, "it has no operations")
     for op in ops:
         if type(op) is not timm.AugmentOp or not vars(op).keys() <= _ATTRIBUTES:
-            raise Untranslatable(t, f"{type(op).__name__} is not a supported version of AugmentOp")
+            raise Untranslatable(t, f"its operation {type(op).__name__} is not a supported AugmentOp of timm")
     _refuse_other_code(ops[0], _AUGMENT_OP)
     shared = {(_interpolations(t, op), _fill(t, op, spec)) for op in ops}
     if len(shared) > 1:

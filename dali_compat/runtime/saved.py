@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 def digest(*values) -> str:
-    """Return a hash of JSON-encodable values, 32 hexadecimal digits."""
+    """Return a hash of JSON-encodable values, as a string of 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 

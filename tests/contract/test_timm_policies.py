@@ -311,9 +311,9 @@ class Mine(aa.AugmentOp):
 REFUSED = {
     "a subclass of an operation": (
         lambda t: setattr(t.ops[3], "__class__", Mine),
-        "Mine is not a supported version of AugmentOp",
+        "its operation Mine is not a supported AugmentOp",
     ),
-    "an attribute": (lambda t: setattr(t.ops[3], "strength", 2), "not a supported version of AugmentOp"),
+    "an attribute": (lambda t: setattr(t.ops[3], "strength", 2), "not a supported AugmentOp"),
     "a function": (lambda t: setattr(t.ops[3], "aug_fn", aa.invert), "Rotate is not supported"),
     "a level": (lambda t: setattr(t.ops[3], "level_fn", lambda level, _: 1 / 0), "Rotate is not supported"),
     "another level": (lambda t: setattr(t.ops[3], "level_fn", aa._shear_level_to_arg), "Rotate is not supported"),

@@ -54,7 +54,7 @@ class Decoder:
 
 
 class Decoding:
-    """A task that decodes files to planes. It owns the buffer of these planes, (bytes,) uint8 on the GPU."""
+    """A task that decodes files to planes. It owns the planes' buffer, a one-dimensional uint8 tensor on the GPU."""
 
     chosen: np.ndarray | None = None  # (M,) int64, indices of the files that passed checked(); None before
 

@@ -105,8 +105,8 @@ def operate(
     images, out, rows, tables, hue_of, range_of, saturation_of, weights, height, width, channels: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``out``, the images after their operations. ``tables`` comes from levels(). ``hue_of`` to ``weights``
-    come from hsv_tables(), and are used only if the images have three channels."""
+    """Compute ``out``, the images after their operations. ``tables`` comes from levels(). hsv_tables() returns
+    the four arguments from ``hue_of`` on, which are used only if the images have three channels."""
     image, pixels = tl.program_id(0).to(tl.int64), height * width
     row = rows + image * _ROW
     operation, number = tl.load(row).to(tl.int32), tl.load(row + 1)

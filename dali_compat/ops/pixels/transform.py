@@ -156,8 +156,8 @@ def transform_nearest(images, matrix, size, fill):
 
 
 def _fixed_lines(matrix, size, source):
-    """Return the terms of the input coordinates, in 16.16 fixed point: x's term for each column and for each row, and
-    y's term for each column and for each row. A coordinate is the sum of its two terms.
+    """Return four arrays in 16.16 fixed point: x's column terms, x's row terms, y's column terms and y's row terms. An
+    input coordinate is the sum of its term for the column and its term for the row.
 
     Also return the indices of images for which _fits() and _scales() are both False.
     """
