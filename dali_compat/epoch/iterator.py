@@ -51,6 +51,8 @@ class OrderedIterator(_BaseDataLoaderIter):
     _prefetch_thread: PrefetchThread | None = None
 
     def __init__(self, loader, route: Any):
+        if loader.num_workers and loader.prefetch_factor == 0:
+            raise AssertionError("prefetch_factor must be greater than 0")  # as torch's iterator does
         self.progress: Progress = loader._history.begin(loader)
         pinned, loader.pin_memory = loader.pin_memory, False  # has no effect, and torch may warn about it
         try:

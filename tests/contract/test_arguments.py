@@ -209,6 +209,14 @@ def test_explain_shows_each_argument_or_lists_it_as_without_effect(folder, name)
     assert found == outlines(stock(folder, 5))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's unfinished iterator
+@pytest.mark.parametrize("make", [ours, stock])
+def test_prefetch_factor_of_zero_raises_when_an_epoch_begins(folder, make):
+    loader = make(folder, num_workers=1, prefetch_factor=0)
+    with pytest.raises(AssertionError):
+        iter(loader)
+
+
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "prefetch_factor": 3}])
 def test_explain_does_not_list_defaults_as_without_effect(folder, arguments):
     assert "without effect" not in ours(folder, **arguments).explain()
