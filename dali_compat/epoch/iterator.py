@@ -126,8 +126,9 @@ class OrderedIterator(_BaseDataLoaderIter):
         self._interrupted = True  # set to False if this call completes
         try:
             made = self._next_batch()
-        except InconsistentEngine as error:
-            raise RuntimeError(str(error)) from None
+        except InconsistentEngine as error:  # a later batch may have stored the exception of a signal handler
+            stored = (batch.error for batch in self._drawn if batch.error is not None)
+            raise next(stored, RuntimeError(str(error))) from None
         finally:
             if self._interrupted:  # release what the next epoch needs
                 unlock_all()

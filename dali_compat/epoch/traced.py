@@ -151,8 +151,9 @@ class _TracedIterator(TorchIterator):
         self._epoch.check_open()
         try:
             return super()._next_one()
-        except InconsistentEngine as error:
-            raise RuntimeError(str(error)) from None
+        except InconsistentEngine as error:  # as in iterator.py
+            stored = (received.error for received in self._ready if received.error is not None)
+            raise next(stored, RuntimeError(str(error))) from None
 
     def _receive(self) -> ReceivedBatch:
         """Return torch's next batch, or a ReceivedBatch with torch's error."""

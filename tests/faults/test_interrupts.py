@@ -16,6 +16,7 @@ from torch.utils import data
 
 from dali_compat import DALIImageFolder, DALIRecordIO
 from dali_compat.archives.pack import pack
+from dali_compat.errors import InconsistentEngine
 from faults.interrupts import Alarm, ExpectedSamples, Interrupt, RaiseAtLine
 
 LINES_TRIED = int(os.environ.get("INTERRUPT_PLACES", 24 if ALL else 12))  # lines tried for each case
@@ -170,6 +171,21 @@ def _read_by_dali(root):
     """Return the images of the folder that DALI reads."""
     dataset = _files(root)
     return data.Subset(dataset, [i for i, (path, _) in enumerate(dataset.samples) if "cmyk" not in path])
+
+
+def test_an_exception_of_a_signal_handler_is_raised_instead_of_its_consequence(root):
+    """The handler interrupts DALI while it gets a later batch, so that the first batch fails, too."""
+    iterator = iter(ours(_files(root), 3, device="cpu"))
+    next(iterator)
+    first, later = list(iterator._drawn)[:2]
+    later.error = Alarm("from a signal handler")
+
+    def fail():
+        raise InconsistentEngine("DALI was interrupted")
+
+    first.finish = fail
+    with pytest.raises(Alarm, match="from a signal handler"):
+        next(iterator)
 
 
 def test_batch_out_of_order_raises(root):
