@@ -130,7 +130,7 @@ def interval(differences):
 
 def main():
     options = common.parser(__doc__)
-    options.add_argument("--seeds", type=int, default=8)
+    options.add_argument("--seeds", type=int, default=8, choices=range(1, len(T_QUANTILES) + 2))
     options.add_argument("--first-seed", type=int, default=0)
     options.add_argument("--epochs", type=int, default=12)
     options.add_argument("--answers", action="store_true", help="whether one network answers the same, and no more")

@@ -105,10 +105,11 @@ def are_current(
         now, _ = _look_up_in_lists(dataset, indices, folder, is_upright)
     except Exception:  # not in lists
         return True
-    if isinstance(now.targets, torch.Tensor):
-        same = isinstance(samples.targets, torch.Tensor) and torch.equal(now.targets, samples.targets)
+    a, b = now.targets, samples.targets
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):  # bytes, because NaN differs from itself
+        same = a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
     else:
-        same = all(map(operator.is_, now.targets, samples.targets))
+        same = all(map(operator.is_, a, b))
     return same and now.sources == samples.sources
 
 

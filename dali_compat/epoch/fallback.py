@@ -29,24 +29,9 @@ from ..runtime.internals import file_of
 from ..tracing import worker
 from .collate import add_remedy, collate_by_default
 from .on_error import ATTEMPTS, NOTHING, Errors
-from .progress import Progress, load_object_states
+from .progress import Loaded, Progress, load_object_states
 from .samplers import replacement_indices
 from .stats import Meter
-
-
-class Loaded(NamedTuple):
-    """The batches that an epoch has loaded so far, including failed ones.
-
-    Attributes:
-        batches, samples: number of batches, and of their samples.
-        size: number of samples in the last batch; None if unknown.
-        indices: indices of the last batch.
-    """
-
-    batches: int = 0
-    samples: int = 0
-    size: int | None = None
-    indices: Any = ()
 
 
 class TorchIterator(_BaseDataLoaderIter):
@@ -129,7 +114,7 @@ class TorchIterator(_BaseDataLoaderIter):
                 if self._loaded.batches == before:  # not an error of a batch, but for example of a worker that has died
                     raise
         if self._to_reload:
-            self._record_returned()
+            self.progress.record_returned(self._loaded)
         states = {"dataset": self.progress.dataset_state}
         if self._to_reload and not loader.num_workers and load_object_states(loader, states):
             # the data set's state_dict() determines the position
@@ -188,11 +173,8 @@ class TorchIterator(_BaseDataLoaderIter):
             raise
         self._meter.count_batch(self._count, made)
         self._meter.add_time(since)
-        self._record_returned()
+        self.progress.record_returned(self._loaded)
         return made
-
-    def _record_returned(self) -> None:
-        self.progress.record_returned(self._loaded.batches, self._loaded.samples, self._loaded.indices)
 
     def _skip_drawn(self, loader) -> None:
         self._sampler_iter = self.progress.resumed_batches(loader, self._sampler_iter)

@@ -25,7 +25,7 @@ from .dali_batch import DaliBatch
 from .epoch import DaliEpoch, Epoch
 from .on_error import NOTHING
 from .prefetch_thread import PrefetchThread
-from .progress import Progress, skipped
+from .progress import Loaded, Progress, skipped
 from .samplers import Indices, loop_dependent, max_draw_ahead
 
 _PACKAGE = __name__.partition(".")[0] + "."
@@ -152,7 +152,8 @@ class OrderedIterator(_BaseDataLoaderIter):
             raise
         meter.count_batch(len(batch.indices), made)
         meter.add_time(since)
-        self.progress.record_returned(self._consumed, batch.begin + len(batch.given_indices), batch.given_indices)
+        samples = batch.begin + len(batch.given_indices)
+        self.progress.record_returned(Loaded(self._consumed, samples, indices=batch.given_indices))
         self._interrupted = False
         return made
 

@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,21 @@ from .samplers import (
 
 _NONE = {"given": 0, "samples": 0, "drawn": 0, "exhausted": False, "last": [0, 0]}  # at the beginning of an epoch
 Skip = Callable[[data.BatchSampler, int], Iterator[Any]]  # as skipped()
+
+
+class Loaded(NamedTuple):
+    """The batches that an epoch has loaded so far, including failed ones.
+
+    Attributes:
+        batches, samples: number of batches, and of their samples.
+        size: number of samples in the last batch; None if unknown.
+        indices: indices of the last batch.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    size: int | None = None
+    indices: Any = ()
 
 
 class Progress:
@@ -75,8 +90,8 @@ class Progress:
 
     # ---- during iteration
 
-    def record_returned(self, given: int, samples: int, last: Indices | tuple[()]) -> None:
-        self.given, self.samples, self.last, self.expected_last = given, samples, last, (0, 0)
+    def record_returned(self, loaded: Loaded) -> None:
+        self.given, self.samples, self.last, self.expected_last = loaded.batches, loaded.samples, loaded.indices, (0, 0)
         self.ended_by = None
 
     def draw(self, indices: Iterator[Any]) -> Any:

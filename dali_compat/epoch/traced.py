@@ -26,10 +26,10 @@ from ..tracing.nodes import Tracing, tracing
 from ..tracing.sources import FileTable
 from ..tracing.worker import SeededIndex, SeededIndices, TracedCollate, TracingWorker, tracing_from_now
 from .epoch import DaliEpoch
-from .fallback import Loaded, MultiProcessIterator, SingleProcessIterator, TorchIterator, _OnErrorCollate
+from .fallback import MultiProcessIterator, SingleProcessIterator, TorchIterator, _OnErrorCollate
 from .iterator import PARENTS_ITERATOR, in_the_package, live_iterators
 from .prefetch_thread import PrefetchThread
-from .progress import Progress
+from .progress import Loaded, Progress
 from .stats import Meter
 from .traced_batch import ReceivedBatch, discard_all, finish_first, start_all
 

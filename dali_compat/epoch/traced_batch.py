@@ -20,8 +20,8 @@ from ..tracing.columns import JobGroup, Placeholder, TailGroup, TracedBatch
 from ..tracing.plans import Key, head_plan, number_count, size_after, tail_plan
 from .decodable import JobRows
 from .decode import in_memory_format
-from .fallback import Loaded
 from .part import RowsDecoding
+from .progress import Loaded
 
 
 class TracedImages:

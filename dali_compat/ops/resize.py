@@ -192,11 +192,8 @@ def draw_resize_lowered(sizes, u, *, resize, crop, passes):
 
 @draws()
 def draw_resized_window(sizes, u, *, resize, pad, crop, mirror):
-    """Compute the arrays of a resize combined with a pad, a crop and a flip.
-
-    ``pad``, ``crop`` and ``mirror`` may be None. The draws share ``u``, so at most one may be random, unless ``u`` has
-    arguments that tracing has recorded.
-    """
+    """Compute the arrays of a resize combined with an optional pad, crop and flip. The draws share ``u``, so at most
+    one may be random, unless ``u`` has arguments that tracing has recorded."""
     _, full = run(resize, sizes, u)
     start, shape = np.zeros_like(full), full
     for part in filter(None, (pad, crop)):

@@ -12,7 +12,8 @@ from torchvision import datasets
 from torchvision import transforms as T
 
 from contract.both import EXACT, EXACT_FLIPPED, assert_same_epoch, ours, stock
-from dali_compat import DALIArrayDataset, DALIImageFolder, DataLoader
+from dali_compat import DALIArrayDataset, DALIImageFolder, DALIImageList, DataLoader
+from dali_compat.epoch.dali_batch import DaliBatch
 
 
 def _set_transform(dataset):
@@ -226,6 +227,15 @@ def test_target_transform_without_workers_sees_each_step_of_the_loop(image_root)
         return found
 
     assert targets(ours) == targets(stock)
+
+
+@pytest.mark.parametrize("targets", [list(range(24)), torch.arange(24), torch.full((24,), float("nan"))])
+def test_batches_are_located_once_if_nothing_changes(image_root, targets, monkeypatch):
+    folder = DALIImageFolder(image_root, EXACT)
+    paths = [path for path, _ in folder.samples]
+    located, original = [], DaliBatch._locate
+    monkeypatch.setattr(DaliBatch, "_locate", lambda batch: (located.append(batch), original(batch)))
+    assert len(list(ours(DALIImageList(paths, targets, EXACT), 4))) == len(located) == 6
 
 
 def test_explain_reports_that_a_target_transform_keeps_batches_from_being_loaded_ahead(image_root):

@@ -54,11 +54,8 @@ def render(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, table: torc
 
 
 def differs(planes: torch.Tensor, rows: torch.Tensor, layout: Layout, pixels: torch.Tensor) -> torch.Tensor:
-    """Return (N,) int32: 1 if an image's region differs from ``pixels``, otherwise 0. Does not synchronize.
-
-    ``rows`` specifies the regions. ``pixels``, uint8 of shape (bytes,), contains the flattened (height, width, 3)
-    regions of all images.
-    """
+    """Return (N,) int32: 1 if an image's region differs from ``pixels``, otherwise 0. Does not synchronize. ``pixels``,
+    (bytes,) uint8, contains the flattened (height, width, 3) regions of all images."""
     made = torch.zeros(len(rows), dtype=torch.int32, device=planes.device)
     _differ[(min(triton.cdiv(layout.most_region, _BLOCK), _PROGRAMS), len(rows))](planes, rows, pixels, made, _BLOCK)
     return made
@@ -246,8 +243,7 @@ def _colour(planes, rows, region, block: tl.constexpr):
 
 @triton.jit
 def _differ(planes, rows, wanted, made, block: tl.constexpr):
-    """Store 1 in ``made`` for each image whose region differs from the one in ``wanted``. ``wanted`` contains the
-    flattened (height, width, 3) regions of all images."""
+    """Store 1 in ``made`` for each image whose region differs from ``wanted``, as differs() does."""
     image = tl.program_id(1).to(tl.int64)
     row = rows + image * _ROW
     pixels = _number(row + _WIDTH) * _number(row + _HEIGHT)
